@@ -1,0 +1,98 @@
+"""agent_ckpt: a LangGraph checkpointer that survives restarts, crashes and competing workers.
+
+    from agent_ckpt import AgentSaver
+
+    agent = create_agent(model, tools=tools, checkpointer=AgentSaver("agent.db"))
+
+Names are imported when they are first used, so that `agent-ckpt --help` needs no LangGraph.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agent_ckpt.errors import (
+        BusyError,
+        CkptError,
+        ClosedError,
+        CorruptionError,
+        DiskFullError,
+        FormatError,
+        PoisonedError,
+        ReadOnlyError,
+        ThreadConflictError,
+        UnavailableError,
+        UsageError,
+        ValueNotStorableError,
+    )
+    from agent_ckpt.model import Finding, ThreadInfo, VerifyReport
+    from agent_ckpt.options import Options
+    from agent_ckpt.saver import AgentSaver
+
+    __version__: str
+
+_HOMES = {
+    "AgentSaver": "saver",
+    "Options": "options",
+    "Finding": "model",
+    "ThreadInfo": "model",
+    "VerifyReport": "model",
+    "BusyError": "errors",
+    "CkptError": "errors",
+    "ClosedError": "errors",
+    "CorruptionError": "errors",
+    "DiskFullError": "errors",
+    "FormatError": "errors",
+    "PoisonedError": "errors",
+    "ReadOnlyError": "errors",
+    "ThreadConflictError": "errors",
+    "UnavailableError": "errors",
+    "UsageError": "errors",
+    "ValueNotStorableError": "errors",
+}
+
+__all__ = [
+    "AgentSaver",
+    "BusyError",
+    "CkptError",
+    "ClosedError",
+    "CorruptionError",
+    "DiskFullError",
+    "Finding",
+    "FormatError",
+    "Options",
+    "PoisonedError",
+    "ReadOnlyError",
+    "ThreadConflictError",
+    "ThreadInfo",
+    "UnavailableError",
+    "UsageError",
+    "ValueNotStorableError",
+    "VerifyReport",
+    "__version__",
+]
+
+
+def _installed_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("agent-ckpt")
+    except PackageNotFoundError:  # run from a source tree that isn't installed
+        return "0+unknown"
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _installed_version()
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"agent_ckpt.{home}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,5 @@
+"""`python -m agent_ckpt` is the `agent-ckpt` command."""
+
+from agent_ckpt.cli.app import main
+
+main()

@@ -1,0 +1,229 @@
+"""How a session travels through LangGraph, and what a config addresses.
+
+LangGraph merges the `configurable` that get_tuple returns into every later put and put_writes of
+the run, so the session rides on the thread_id: a `str` subclass that equals, hashes, pickles and is
+stored as the plain text. In a config that is LangGraph's own copy it is put in place too, for new
+threads (get_tuple returns None) and for subgraphs. Where LangGraph copies the config first, a
+context variable serves the tasks of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any
+from uuid import UUID
+
+import yaml
+from langchain_core.runnables.config import RunnableConfig, var_child_runnable_config
+
+from agent_ckpt.core.session import Session
+from agent_ckpt.errors import UsageError
+from agent_ckpt.model import Place
+
+_TASK_ID = "__pregel_task_id"
+_SESSIONS_KEPT = 16
+_WHERE = 'pass it as {"configurable": {"thread_id": "..."}}'
+
+_sessions: ContextVar[Mapping[tuple[int, str], Session]] = ContextVar("agent_ckpt_sessions", default={})  # noqa: B039
+
+
+class SessionThreadId(str):
+    """A thread_id that carries the session which restored the thread."""
+
+    session: Session
+
+    def __new__(cls, thread_id: str, session: Session) -> SessionThreadId:
+        made = super().__new__(cls, thread_id)
+        made.session = session
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        # As for a plain str, another subclass's own comparison goes first.
+        if type(other) is str or type(other) is SessionThreadId:
+            return str.__eq__(self, other)
+        return NotImplemented
+
+    __hash__ = str.__hash__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return str, (str(self),)
+
+    def __copy__(self) -> SessionThreadId:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SessionThreadId:
+        return self
+
+    def __str__(self) -> str:
+        return str.__str__(self)
+
+
+def _represent(dumper: Any, data: SessionThreadId) -> Any:
+    return dumper.represent_str("".join(data))
+
+
+for _dumper in {yaml.SafeDumper, getattr(yaml, "CSafeDumper", yaml.SafeDumper)}:
+    _dumper.add_representer(SessionThreadId, _represent)
+
+
+def thread_id_of(thread: Any) -> str:
+    """The thread's id as text: from an id, or from a config that holds one.
+
+    Text stays as it is; an int or a UUID is turned to text by `str`, the same way in every call.
+
+    Raises:
+        UsageError: for anything else, for an empty text, and where there is none.
+    """
+    if isinstance(thread, Mapping):
+        thread = _configurable(thread).get("thread_id")
+        if thread is None:
+            raise UsageError(f"no thread_id in the config: {_WHERE}")
+    if isinstance(thread, str):
+        if not thread:
+            raise UsageError(f"thread_id is empty: {_WHERE}")
+        try:
+            thread.encode()
+        except UnicodeEncodeError:
+            raise UsageError("thread_id holds a lone surrogate, which is no valid text: use another id") from None
+        return thread
+    if isinstance(thread, UUID) or (isinstance(thread, int) and not isinstance(thread, bool)):
+        return str(thread)
+    raise UsageError(
+        f"thread_id must be text (an int or a UUID is turned to text), got {type(thread).__name__}: {_WHERE}"
+    )
+
+
+def place_of(config: Mapping[str, Any]) -> Place:
+    """What a config addresses; the namespace is "" where it names none.
+
+    Raises:
+        UsageError: for a config without a usable thread_id, namespace or checkpoint_id.
+    """
+    conf = _configurable(config)
+    return Place(
+        thread_id_of(config), _text(conf, "checkpoint_ns") or "", _text(conf, "checkpoint_id") or None
+    )
+
+
+def namespace_of(config: Mapping[str, Any]) -> str | None:
+    """The namespace that a config names, or None where it names none."""
+    return _text(_configurable(config), "checkpoint_ns")
+
+
+def checkpoint_id_of(config: Mapping[str, Any] | None) -> str | None:
+    """The checkpoint id that a config names, or None."""
+    return (_text(_configurable(config), "checkpoint_id") or None) if config is not None else None
+
+
+def _configurable(config: Any) -> Mapping[str, Any]:
+    conf = config.get("configurable") if isinstance(config, Mapping) else None
+    if not isinstance(conf, Mapping):
+        raise UsageError(f"no thread_id in the config: {_WHERE}")
+    return conf
+
+
+def _text(conf: Mapping[str, Any], key: str) -> str | None:
+    value = conf.get(key)
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, UUID):
+        return str(value)
+    raise UsageError(f"{key} must be text, got {type(value).__name__}")
+
+
+def run_id_of(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> str | None:
+    """The run's id as text: from the metadata, the configurable, or the config itself."""
+    for source in (metadata, config.get("metadata") or {}, config.get("configurable") or {}, config):
+        value = source.get("run_id")
+        if value is not None and value != "":
+            return str(value)
+    return None
+
+
+class Carrier:
+    """Finds and plants the sessions of one store.
+
+    Args:
+        store: identity of the store, so that two stores in one process don't share sessions.
+    """
+
+    def __init__(self, store: int) -> None:
+        self._store = store
+
+    def session_of(self, config: Mapping[str, Any]) -> Session | None:
+        """The session that a config belongs to, if any."""
+        conf = config["configurable"]
+        thread_id = conf.get("thread_id")
+        if _TASK_ID in conf:
+            # First, since what a task's config carries can be what the user's config carried.
+            session = self._in_context(thread_id_of(thread_id))
+            if session is not None:
+                return session
+        if isinstance(thread_id, SessionThreadId) and thread_id.session.alive():
+            return thread_id.session
+        return None
+
+    def inherited(self, config: Mapping[str, Any]) -> Session | None:
+        """The session of the run whose task a restore happens in, if it is inside one.
+
+        Raises:
+            ThreadConflictError: when that run has lost the thread already.
+        """
+        if _TASK_ID not in config["configurable"]:
+            return None
+        session = self.session_of(config)
+        if session is not None and session.refused is not None:
+            raise session.refused
+        return session
+
+    def begin(self, config: Mapping[str, Any], thread_id: str, base: int, fresh_id: bytes) -> Session:
+        """Begin the session of a restore outside a task, or go on with the one just begun.
+
+        LangGraph restores twice at the start of some runs; the second look finds the thread as the
+        first one did.
+        """
+        carried = config["configurable"].get("thread_id")
+        if isinstance(carried, SessionThreadId):
+            session = carried.session
+            if session.alive() and session.base == base and not session.wrote and session.refused is None:
+                return session
+        return Session(fresh_id, thread_id, base, self._outer(thread_id))
+
+    def plant(self, config: Mapping[str, Any], session: Session) -> None:
+        """Put the session into a config that is LangGraph's own copy; leave any other alone."""
+        conf = config["configurable"]
+        if "recursion_limit" not in config and _TASK_ID not in conf:
+            return
+        if type(conf) is dict and isinstance(conf.get("thread_id"), str):
+            conf["thread_id"] = SessionThreadId(session.thread_id, session)
+        known = dict(_sessions.get())
+        known.pop((self._store, session.thread_id), None)
+        while len(known) >= _SESSIONS_KEPT:
+            del known[next(iter(known))]
+        known[(self._store, session.thread_id)] = session
+        _sessions.set(known)
+
+    def _in_context(self, thread_id: str) -> Session | None:
+        session = _sessions.get().get((self._store, thread_id))
+        return session if session is not None and session.alive() else None
+
+    def _outer(self, thread_id: str) -> Session | None:
+        """The session of the run inside whose node we are, when that run is on the same thread."""
+        around: RunnableConfig | None = var_child_runnable_config.get()
+        conf = (around or {}).get("configurable") or {}
+        if _TASK_ID not in conf or conf.get("thread_id") != thread_id:
+            return None
+        return self.session_of({"configurable": conf})
+
+
+def config_for(place: Place, session: Session | None) -> RunnableConfig:
+    """The config that addresses a checkpoint, carrying a session."""
+    thread_id = SessionThreadId(place.thread_id, session) if session is not None else str(place.thread_id)
+    return {
+        "configurable": {
+            "thread_id": thread_id,
+            "checkpoint_ns": place.ns,
+            "checkpoint_id": place.checkpoint_id,
+        }
+    }

@@ -1,0 +1,37 @@
+"""The `agent-ckpt` command: its subcommands, and how an error becomes a line and an exit code."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from agent_ckpt.cli import render, show, threads
+from agent_ckpt.errors import CkptError
+
+app = typer.Typer(
+    name="agent-ckpt",
+    help="Look into the checkpoints of LangGraph agents that an AgentSaver keeps in a file.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command("threads", short_help="List the threads of a file.")(threads.threads)
+app.command("show", short_help="Show one thread: its head, history and what is next.")(show.show)
+
+
+def main() -> None:
+    """Run the command line and exit.
+
+    A CkptError ends it with the exit code of its kind (`errors.py`: 2 for a wrong call or a missing
+    file, 4 busy, 5 corrupt, 6 not our file) and its message as one line on stderr.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that can't show a character gets its escape, never a UnicodeEncodeError.
+        getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
+    try:
+        app()
+    except CkptError as error:
+        print(f"agent-ckpt: {render.one_line(error)}", file=sys.stderr)
+        sys.exit(error.exit_code)

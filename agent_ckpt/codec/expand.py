@@ -1,0 +1,196 @@
+"""Putting stored values together again (the other direction of `tree`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from agent_ckpt.codec import arrays, digest, frame, tree
+from agent_ckpt.codec.pack import UnpackError
+from agent_ckpt.codec.values import DecodeError, DeltaSnapshot, ValueCodec
+from agent_ckpt.model import Entry, Ref
+
+_ARRAYS = (frame.ARRAY, frame.ARRAY_DIFF)
+
+
+class MissingBlobError(Exception):
+    """A reference to a blob that isn't there."""
+
+
+class DamagedRefError(Exception):
+    """A reference that leads to other blobs than the ones it was made of."""
+
+
+def numbers_in(ref: Ref) -> Iterator[int]:
+    """Every blob number that a reference names directly."""
+    if type(ref) is int:
+        yield ref
+    elif type(ref) is list:
+        for part in tree.numbers(ref[3]):
+            yield from numbers_in(part)
+
+
+def children_of(entry: Entry) -> list[Ref]:
+    """What a blob refers to: a group's references, a difference's base, else nothing.
+
+    Raises:
+        DamagedRefError: when its payload can't be read.
+    """
+    if entry.children is None:
+        try:
+            if entry.body[0] == frame.NODE:
+                entry.children = tree.open_group(entry.body)[1]
+            elif entry.body[0] == frame.ARRAY_DIFF:
+                entry.children = [arrays.base_of(entry.body)[0]]
+            else:
+                entry.children = []
+        except (UnpackError, ValueError, TypeError) as exc:
+            raise DamagedRefError("a group of references can't be read") from exc
+    return entry.children
+
+
+class Expander:
+    """Builds values from blobs that were loaded before.
+
+    Args:
+        codec: the value codec.
+        blobs: the loaded blobs by number.
+        secret: the thread's secret, to compare checks.
+        faults: why blobs could not be loaded, by number.
+    """
+
+    def __init__(
+        self, codec: ValueCodec, blobs: Mapping[int, Entry], secret: bytes, faults: Mapping[int, str] | None = None
+    ) -> None:
+        self._codec = codec
+        self._blobs = blobs
+        self._secret = secret
+        self._faults = faults or {}
+
+    def value(self, ref: Ref) -> Any:
+        """The value behind a reference; a fresh object at every call.
+
+        Raises:
+            MissingBlobError, DamagedRefError, DecodeError
+        """
+        if type(ref) is bytes:
+            return self._codec.decode(ref)
+        if type(ref) is int:
+            return self._of_entry(self._entry(ref))
+        if type(ref) is not list or len(ref) != 4:
+            raise DamagedRefError("a reference has an unknown shape")
+        return self._composite(*ref)
+
+    def leaf_entries(self, ref: Ref) -> list[Entry | bytes] | None:
+        """The items of a plain LIST reference as they are known in memory, else None."""
+        if type(ref) is not list or ref[0] != tree.LIST:
+            return None
+        found: list[Entry | bytes] = []
+        for part in self._leaves(tree.numbers(ref[3])):
+            if type(part) is list:
+                return None
+            found.append(self._blobs[part] if type(part) is int else part)  # type: ignore[arg-type]
+        return found
+
+    def array(self, ref: Ref) -> arrays.KnownArray | None:
+        """The array behind a reference, to build the next difference on."""
+        number = ref[3][0] if type(ref) is list and ref[0] == tree.LEAF else ref
+        entry = self._blobs.get(number) if type(number) is int else None
+        if entry is None or entry.body[0] not in _ARRAYS:
+            return None
+        shape, raw, chain = self._restore(entry)
+        return arrays.KnownArray(entry, raw, shape, chain)
+
+    def _entry(self, number: int) -> Entry:
+        entry = self._blobs.get(number)
+        if entry is None:
+            raise MissingBlobError(f"blob {number}: {self._faults.get(number, 'is missing')}")
+        return entry
+
+    def _of_entry(self, entry: Entry) -> Any:
+        if entry.body[0] in _ARRAYS:
+            shape, raw, _ = self._restore(entry)
+            return arrays.build(shape, raw)
+        return self._codec.decode(entry.body)
+
+    def _restore(self, entry: Entry, left: int = arrays.CHAIN_AT_MOST + 1) -> tuple[list[Any], bytes, int]:
+        try:
+            if entry.body[0] == frame.ARRAY:
+                return arrays.restore(entry.body, None)
+            number, address = arrays.base_of(entry.body)
+            base = self._entry(number)
+            if base.digest != address or not left:
+                raise DamagedRefError(f"blob {number} is not the array that the difference builds on")
+            return arrays.restore(entry.body, self._restore(base, left - 1)[1])
+        except (UnpackError, ValueError, TypeError, IndexError) as exc:
+            raise DecodeError("a stored array can't be rebuilt") from exc
+
+    def _composite(self, kind: int, count: int, check: bytes, refs: list[Ref]) -> Any:
+        absolute = tree.numbers(refs)
+        self._compare(absolute, check)
+        if kind == tree.SNAPSHOT and len(absolute) == 1:
+            return DeltaSnapshot(self.value(absolute[0]))
+        if kind == tree.LEAF and len(absolute) == 1:
+            return self.value(absolute[0])
+        if kind == tree.DICT:
+            return self._dict(absolute, count)
+        leaves = list(self._leaves(absolute))
+        if len(leaves) != count:
+            raise DamagedRefError(f"a value has {len(leaves)} parts where {count} were stored")
+        if kind == tree.LIST:
+            return self._list(leaves)
+        joined = b"".join(self._piece(leaf) for leaf in leaves)
+        if kind == tree.TEXT:
+            return joined.decode("utf-8")
+        if kind == tree.BYTES:
+            return joined
+        if kind == tree.OPAQUE:
+            return self._codec.decode(joined)
+        raise DamagedRefError(f"a reference of unknown kind {kind}")
+
+    def _list(self, leaves: list[Ref]) -> list[Any]:
+        bodies: list[bytes] = []
+        others: list[tuple[int, Ref]] = []
+        for at, leaf in enumerate(leaves):
+            if type(leaf) is int and self._blobs[leaf].body[0] not in _ARRAYS:
+                bodies.append(self._blobs[leaf].body)
+            elif type(leaf) is bytes:
+                bodies.append(leaf)
+            else:
+                others.append((at, leaf))
+        values = self._codec.decode_many(bodies) if bodies else []
+        for at, leaf in others:
+            values.insert(at, self.value(leaf))
+        return values
+
+    def _dict(self, refs: list[Ref], count: int) -> dict[str, Any]:
+        leaves = list(self._leaves(refs))
+        keys, parts = leaves[::2], leaves[1::2]
+        if len(keys) != count or len(parts) != count or not all(type(key) is str for key in keys):
+            raise DamagedRefError(f"a dict has {len(keys)} keys where {count} were stored")
+        return dict(zip(keys, self._list(parts), strict=True))  # type: ignore[arg-type]
+
+    def _leaves(self, refs: list[Ref]) -> Iterator[Ref]:
+        for ref in refs:
+            if type(ref) is int:
+                entry = self._entry(ref)
+                if entry.body[0] == frame.NODE:
+                    yield from self._leaves(self._group(entry))
+                    continue
+            yield ref
+
+    def _group(self, entry: Entry) -> list[Ref]:
+        refs = children_of(entry)
+        self._compare(refs, tree.open_group(entry.body)[0])
+        return refs
+
+    def _compare(self, refs: list[Ref], check: bytes) -> None:
+        addresses = [self._entry(ref).digest for ref in refs if type(ref) is int]
+        if digest.combined(addresses, self._secret) != check:
+            raise DamagedRefError("a value refers to other blobs than those it was made of")
+
+    def _piece(self, leaf: Ref) -> bytes:
+        body = self._entry(leaf).body if type(leaf) is int else leaf
+        if type(body) is not bytes or body[0] != frame.PIECE:
+            raise DamagedRefError("a piece of a long value is something else")
+        return body[1:]

@@ -1,0 +1,112 @@
+"""The payloads of rows: checkpoint bodies, task writes, history records; and their coordinates."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from agent_ckpt.codec import frame, ids
+from agent_ckpt.codec.pack import UnpackError, pack, unpack
+from agent_ckpt.model import Body, CheckpointRow, History, Place, TaskWrites, WritesRow
+
+
+def checkpoint_coordinates(place: Place, parent_id: str | None, seq: int) -> frame.Coordinates:
+    return ("checkpoint", *place, parent_id, seq)
+
+
+def writes_coordinates(place: Place, seq: int) -> frame.Coordinates:
+    return ("writes", *place, seq)
+
+
+def history_coordinates(place: Place, seq: int) -> frame.Coordinates:
+    return ("history", *place, seq)
+
+
+def pack_body(body: Body) -> bytes:
+    return pack(
+        [
+            body.v,
+            _short_time(body.ts),
+            [list(channel) for channel in body.channels],
+            body.versions_seen,
+            body.updated,
+            body.metadata,
+            body.rest,
+        ]
+    )
+
+
+def open_body(row: CheckpointRow) -> Body:
+    """Read a checkpoint's frame.
+
+    Raises:
+        FrameError: when it isn't what was stored there.
+    """
+    payload = frame.open_row(frame.CHECKPOINT_ROW, row.frame, checkpoint_coordinates(row.place, row.parent_id, row.seq))
+    v, ts, channels, *others = _list(payload, 7)
+    return Body(v, _long_time(ts), [(name, version, ref) for name, version, ref in channels], *others)
+
+
+def pack_writes(writes: TaskWrites) -> bytes:
+    return pack([ids.shrink(writes.task_id), writes.task_path, [list(w) for w in writes.writes]])
+
+
+def open_writes(row: WritesRow) -> TaskWrites:
+    """Read the frame of a put_writes call.
+
+    Raises:
+        FrameError: when it isn't what was stored there.
+    """
+    payload = frame.open_row(frame.WRITES_ROW, row.frame, writes_coordinates(row.place, row.seq))
+    task_id, task_path, writes = _list(payload, 3)
+    return TaskWrites(ids.expand(task_id), task_path, [(idx, channel, ref) for idx, channel, ref in writes])
+
+
+def pack_history(history: History) -> bytes:
+    channels = {name: [seeded, seed, [list(w) for w in ws]] for name, (seeded, seed, ws) in history.channels.items()}
+    return pack([channels])
+
+
+def open_history(row: CheckpointRow) -> History | None:
+    """Read a checkpoint's history record, if it has one.
+
+    Raises:
+        FrameError: when it isn't what was stored there.
+    """
+    if row.history is None:
+        return None
+    payload = frame.open_row(frame.HISTORY_ROW, row.history, history_coordinates(row.place, row.seq))
+    (channels,) = _list(payload, 1)
+    return History(
+        {name: (seeded, seed, [(task, ref) for task, ref in ws]) for name, (seeded, seed, ws) in channels.items()}
+    )
+
+
+def _list(payload: bytes, size: int) -> list[Any]:
+    try:
+        found = unpack(payload)
+    except UnpackError as exc:
+        raise frame.FrameError("its payload is no msgpack") from exc
+    if not isinstance(found, list) or len(found) != size:
+        raise frame.FrameError("its payload has another shape than format_version 1 says")
+    return found
+
+
+def _short_time(ts: str) -> int | str:
+    """Microseconds since 1970 where that gives the same text back: 9 bytes in place of 32."""
+    try:
+        moment = datetime.fromisoformat(ts)
+        if moment.tzinfo is None:
+            return ts
+        since = moment - datetime.fromtimestamp(0, UTC)
+        micros = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+        return micros if _long_time(micros) == ts else ts
+    except (ValueError, OverflowError, TypeError):
+        return ts
+
+
+def _long_time(stored: int | str) -> str:
+    if isinstance(stored, str):
+        return stored
+    seconds, micros = divmod(stored, 1_000_000)
+    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=micros).isoformat()

@@ -1,0 +1,158 @@
+"""The value codec: one value to the body of a blob (a codec byte and a payload), and back.
+
+Exact msgpack and LangChain messages have fast paths of their own; anything else goes through the
+saver's serializer. With a serializer of the user's own, every value goes through that one.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+
+from agent_ckpt.codec import frame, messages
+from agent_ckpt.codec.pack import PackError, UnpackError, pack, unpack, unpack_joined
+from agent_ckpt.errors import ValueNotStorableError
+
+DeltaSnapshot = _DeltaSnapshot
+
+_PLAIN = bytes((frame.PLAIN,))
+_MESSAGE = bytes((frame.MESSAGE,))
+_SERDE = bytes((frame.SERDE,))
+_DEEPEST = 64
+
+
+class DecodeError(Exception):
+    """A body that passed its check but can't be turned into a value. The reader adds where."""
+
+
+class ValueCodec:
+    """Encodes and decodes values with one serializer.
+
+    Attributes:
+        splits: whether lists, dicts and long texts may be stored in parts: only with LangGraph's
+            own serializer, since another one may treat a whole value in a way of its own.
+    """
+
+    __slots__ = ("_number_of", "_serde", "splits")
+
+    def __init__(self, serde: SerializerProtocol) -> None:
+        self._serde = serde
+        self.splits = type(serde) is JsonPlusSerializer
+        self._number_of: Callable[[type], int | None] = messages.NUMBERS.get
+
+    def encode(self, value: Any) -> bytes:
+        """The body of a value.
+
+        Raises:
+            Exception: whatever the serializer raises for a value it can't keep.
+        """
+        if self.splits:
+            number = self._number_of(type(value))
+            if number is not None:
+                packed = messages.encode(value, number)
+                if packed is not None:
+                    return _MESSAGE + packed
+            else:
+                try:
+                    return _PLAIN + pack(value)
+                except (PackError, RecursionError):
+                    pass
+        kind, data = self._serde.dumps_typed(value)
+        return _SERDE + pack([kind, bytes(data)])
+
+    def encode_many(self, values: Sequence[Any]) -> list[bytes]:
+        """The bodies of many values."""
+        encode = self.encode
+        return [encode(value) for value in values]
+
+    def decode(self, body: bytes) -> Any:
+        """The value of a body; a fresh object at every call.
+
+        Raises:
+            DecodeError: when the payload can't be read.
+        """
+        return self.decode_many((body,))[0]
+
+    def decode_many(self, bodies: Sequence[bytes]) -> list[Any]:
+        """The values of many bodies, in order.
+
+        Python's cyclic collector is held off meanwhile: nothing built here is garbage, and its
+        passes over the new objects cost more than the decoding.
+
+        Raises:
+            DecodeError: when a payload can't be read.
+        """
+        collecting = len(bodies) > 16 and gc.isenabled()
+        if collecting:
+            gc.disable()
+        try:
+            return self._decode_many(bodies)
+        except DecodeError:
+            raise
+        except Exception as exc:
+            raise DecodeError(f"{type(exc).__name__} while decoding") from exc
+        finally:
+            if collecting:
+                gc.enable()
+
+    def _decode_many(self, bodies: Sequence[bytes]) -> list[Any]:
+        codecs = {body[0] for body in bodies}
+        if len(codecs) == 1:
+            return self._decode_alike(codecs.pop(), [body[1:] for body in bodies])
+        found: list[Any] = [None] * len(bodies)
+        for codec in codecs:
+            places = [i for i, body in enumerate(bodies) if body[0] == codec]
+            for i, value in zip(places, self._decode_alike(codec, [bodies[i][1:] for i in places]), strict=True):
+                found[i] = value
+        return found
+
+    def _decode_alike(self, codec: int, payloads: list[bytes]) -> list[Any]:
+        if codec == frame.PLAIN:
+            return unpack_joined(payloads)
+        if codec == frame.MESSAGE:
+            return messages.decode(payloads)
+        if codec == frame.SERDE:
+            return [self._serde.loads_typed((kind, data)) for kind, data in map(unpack, payloads)]
+        raise DecodeError(f"codec {codec} is not a value's")
+
+    def refuse(self, value: Any, path: str, cause: BaseException) -> ValueNotStorableError:
+        """The error for a value that `encode` refused, naming the innermost part at fault."""
+        place, part = self._at_fault(value, path, 0, set())
+        reason = "it contains itself or is nested too deep" if isinstance(cause, RecursionError) else str(cause)[:200]
+        return ValueNotStorableError(
+            f"{place} can't be stored: a value of type {type(part).__module__}.{type(part).__qualname__} "
+            f"({type(cause).__name__}: {reason}). Nothing of this call was stored. "
+            f"Store plain data there, or give AgentSaver a serde that handles the type.",
+            path=place,
+        )
+
+    def _at_fault(self, value: Any, path: str, depth: int, inside: set[int]) -> tuple[str, Any]:
+        if depth > _DEEPEST or id(value) in inside:
+            return path, value
+        for suffix, child in _children(value):
+            try:
+                self.encode(child)
+            except Exception:
+                return self._at_fault(child, path + suffix, depth + 1, inside | {id(value)})
+        return path, value
+
+
+def _children(value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, dict):
+        return [(f"[{key!r:.60}]", item) for key, item in value.items()]
+    if isinstance(value, (list, tuple)):
+        return [(f"[{i}]", item) for i, item in enumerate(value)]
+    if isinstance(value, (set, frozenset)):
+        return [(".<element>", item) for item in value]
+    fields = getattr(value, "__dict__", None)
+    if isinstance(fields, dict):
+        return [(f".{name}", item) for name, item in fields.items()]
+    return []
+
+
+__all__ = ["DecodeError", "DeltaSnapshot", "PackError", "UnpackError", "ValueCodec"]

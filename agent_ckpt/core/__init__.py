@@ -1,0 +1,1 @@
+"""The logic of the saver as programs: pure generators, no I/O, no clock, no SQL (see `backend`)."""

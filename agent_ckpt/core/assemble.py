@@ -1,0 +1,158 @@
+"""Turning plans into references inside the transaction: find what is stored, number what is new."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from agent_ckpt.backend import Program, Statement
+from agent_ckpt.codec import digest, frame, tree
+from agent_ckpt.core.rows import first_blob, last_blob
+from agent_ckpt.model import Entry, Ref, ThreadRow
+
+Groups = dict[tuple[object, ...], Entry]
+
+
+@dataclass(slots=True)
+class Assembled:
+    """What a set of plans became.
+
+    Attributes:
+        refs: their references, in order.
+        next_blob: the thread's next free number.
+        stored: every entry with its number, to be remembered after the commit.
+        groups: the closed groups, to be remembered likewise.
+        new_blobs: how many blobs are new.
+    """
+
+    refs: list[Ref]
+    next_blob: int
+    stored: list[tuple[Entry, int]] = field(default_factory=list)
+    groups: Groups = field(default_factory=dict)
+    new_blobs: int = 0
+
+
+class _Numbering:
+    """Numbers of blobs by address, within one run of the program."""
+
+    def __init__(self, row: ThreadRow, frames: dict[bytes, bytes], method: str) -> None:
+        self.row = row
+        self.next = row.next_blob
+        self.by_address: dict[bytes, int] = {}
+        self.inserts: list[tuple[int, bytes, bytes]] = []
+        self.stored: list[tuple[Entry, int]] = []
+        self._frames = frames
+        self._method = method
+
+    def of(self, entry: Entry) -> int:
+        return entry.number or self.by_address[entry.digest]
+
+    def is_new(self, number: int) -> bool:
+        return number >= self.row.next_blob
+
+    def find(self, entries: Iterable[Entry]) -> Program[None]:
+        """Number entries: as they are stored, or anew."""
+        wanted = {entry.digest: entry for entry in entries if entry.digest not in self.by_address}
+        if wanted and self.row.next_blob > 1:
+            base = first_blob(self.row.thread)
+            found = yield Statement("blobs_by_digest", (b"".join(wanted), base, last_blob(self.row.thread)))
+            self.by_address.update(found)  # type: ignore[arg-type]
+        for address, entry in wanted.items():
+            if address not in self.by_address:
+                self.add(entry)
+            else:
+                self.stored.append((entry, self.by_address[address]))
+
+    def add(self, entry: Entry) -> None:
+        number = self.by_address[entry.digest] = self.next
+        self.next += 1
+        sealed = self._frames.get(entry.digest) or frame.seal_blob(entry.body, self._method)
+        self.inserts.append((first_blob(self.row.thread) + number, entry.digest, sealed))
+        self.stored.append((entry, number))
+
+
+def assemble(
+    plans: list[tree.Plan | Ref], row: ThreadRow, groups: Groups, frames: dict[bytes, bytes], method: str
+) -> Program[Assembled]:
+    """Resolve plans to references and store the blobs that are new.
+
+    Args:
+        plans: plans, or references that stay as they are (None, or a parent's).
+        row: the thread's row in this transaction.
+        groups: closed groups known to be stored.
+        frames: frames made before, by address.
+        method: compression of what is framed here.
+    """
+    numbering = _Numbering(row, frames, method)
+    planned = [plan for plan in plans if isinstance(plan, (Entry, tree.Seq))]
+    yield from numbering.find(e for plan in planned for e in tree.entries_of(plan) if not e.number)
+    closed: Groups = {}
+    built: dict[int, Ref] = {}
+    by_depth: dict[int, list[tree.Seq]] = {}
+    for plan in planned:
+        for depth, seq in tree.sequences_of(plan):
+            by_depth.setdefault(depth, []).append(seq)
+    for depth in sorted(by_depth, reverse=True):
+        yield from _close_groups(by_depth[depth], numbering, groups, closed, built)
+    refs: list[Ref] = []
+    for plan in plans:
+        if isinstance(plan, Entry):
+            refs.append(tree.leaf(numbering.of(plan), plan.digest, row.secret))
+        else:
+            refs.append(built[id(plan)] if isinstance(plan, tree.Seq) else plan)
+    if numbering.inserts:
+        yield Statement("insert_blob", numbering.inserts, many=True)
+    return Assembled(refs, numbering.next, numbering.stored, closed, len(numbering.inserts))
+
+
+def _close_groups(
+    sequences: list[tree.Seq], numbering: _Numbering, groups: Groups, closed: Groups, built: dict[int, Ref]
+) -> Program[None]:
+    """Close the groups of sequences that don't contain each other, level by level together."""
+    secret = numbering.row.secret
+    levels = [tree.first_level(seq, numbering.of, built) for seq in sequences]
+    refs: list[list[Ref]] = [[] for _ in sequences]
+    addresses: list[list[bytes]] = [[] for _ in sequences]
+    open_ones = list(range(len(sequences)))
+    while open_ones:
+        made: dict[int, list[Entry]] = {}
+        unknown: list[Entry] = []
+        for at in open_ones:
+            level = levels[at]
+            spans, rest = level.groups()
+            refs[at][:0] = level.refs[rest:]
+            addresses[at][:0] = level.addresses[rest:]
+            made[at] = [_group(level, span, numbering, groups, closed, unknown) for span in spans]
+        yield from numbering.find(unknown)
+        open_ones = [at for at in open_ones if made[at]]
+        for at in open_ones:
+            above = levels[at] = tree.Level()
+            for node in made[at]:
+                above.add(numbering.of(node), node.digest, tree.cuts_after(node.digest))
+    for at, seq in enumerate(sequences):
+        built[id(seq)] = tree.composite(seq, refs[at], addresses[at], secret)
+
+
+def _group(
+    level: tree.Level,
+    span: tuple[int, int],
+    numbering: _Numbering,
+    groups: Groups,
+    closed: Groups,
+    unknown: list[Entry],
+) -> Entry:
+    start, end = span
+    refs = level.refs[start:end]
+    key = tuple(refs) if not any(type(ref) is list for ref in refs) else None
+    node = groups.get(key) or closed.get(key) if key is not None else None
+    if node is None:
+        body = tree.group_body(refs, level.addresses[start:end], numbering.row.secret)
+        node = Entry(body, digest.address(body, numbering.row.secret))
+        if key is not None:
+            closed[key] = node
+    if not node.number and node.digest not in numbering.by_address:
+        if any(type(ref) is int and numbering.is_new(ref) for ref in refs):
+            numbering.add(node)
+        else:
+            unknown.append(node)
+    return node

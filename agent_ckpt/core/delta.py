@@ -1,0 +1,130 @@
+"""What DeltaChannels are rebuilt from: a seed and the writes since, along the chain of parents."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from agent_ckpt.backend import Program, Row, Statement
+from agent_ckpt.codec import frame, ids, rows
+from agent_ckpt.core.load import Blobs, load
+from agent_ckpt.core.read import HotOf, damaged
+from agent_ckpt.core.rows import checkpoint_row, thread_row, writes_row
+from agent_ckpt.core.writes import in_order, merge
+from agent_ckpt.model import CheckpointRow, Place, Ref, ThreadRow
+
+PAGE = 256
+"""Ancestors read at once."""
+
+
+@dataclass(slots=True)
+class Trail:
+    """What one channel's value is rebuilt from.
+
+    Attributes:
+        seeded: whether an ancestor stored a value; else it starts empty.
+        seed: that value's reference.
+        writes: task id and reference, newest first while walking, oldest first when done.
+    """
+
+    seeded: bool = False
+    seed: Ref = None
+    writes: list[tuple[str, Ref]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Histories:
+    """The trails of channels at one checkpoint, and the blobs that they need."""
+
+    thread: ThreadRow | None
+    place: Place
+    trails: dict[str, Trail]
+    blobs: Blobs = field(default_factory=Blobs)
+
+
+def history(place: Place, channels: Sequence[str], hot_of: HotOf) -> Program[Histories]:
+    """Collect what channels are rebuilt from at a checkpoint (the head where none is named).
+
+    The checkpoint's own writes are pending and don't count. Of an ancestor's writes those count
+    that were committed before the child on this chain: later ones belong to a later fork.
+    """
+    found = yield _target(place)
+    if not found or found[0][7] is None:
+        return Histories(None, place, {channel: Trail() for channel in channels})
+    thread = thread_row(found[0])
+    row = checkpoint_row(place.thread_id, place.ns, found[0][7:13])
+    trails = yield from trails_of(found[0][6], row, channels)
+    made = Histories(thread, row.place, trails)
+    refs = [ref for trail in trails.values() for ref in (trail.seed, *(ref for _, ref in trail.writes))]
+    yield from load(thread, refs, hot_of(place.thread_id, thread), made.blobs)
+    return made
+
+
+def _target(place: Place) -> Statement:
+    if place.checkpoint_id is None:
+        return Statement("head_of_space", (place.thread_id, place.ns))
+    return Statement("checkpoint_by_id", (place.thread_id, place.ns, ids.shrink(place.checkpoint_id)))
+
+
+def trails_of(space: int, target: CheckpointRow, channels: Sequence[str]) -> Program[dict[str, Trail]]:
+    """Walk from a checkpoint to its root, a page of ancestors at a time."""
+    trails = {channel: Trail() for channel in channels}
+    wanted = set(channels)
+    child = target
+    _remember(target, trails, wanted)
+    while wanted:
+        found = yield Statement("ancestors", (space, ids.shrink(child.place.checkpoint_id or ""), PAGE))
+        chain = [checkpoint_row(target.place.thread_id, target.place.ns, columns) for columns in found[1:]]
+        written = yield from _writes_of(chain)
+        for row in chain:
+            _visit(row, child.seq, written.get(row.seq, []), trails, wanted)
+            _remember(row, trails, wanted)
+            child = row
+        if len(chain) < PAGE:
+            break
+    for trail in trails.values():
+        trail.writes.reverse()
+    return trails
+
+
+def _writes_of(chain: list[CheckpointRow]) -> Program[dict[int, list[Row]]]:
+    by_seq: dict[int, list[Row]] = {}
+    if chain:
+        for seq, *columns in (yield Statement("writes_of_page", (json.dumps([row.seq for row in chain]),))):
+            by_seq.setdefault(seq, []).append(tuple(columns))
+    return by_seq
+
+
+def _visit(
+    row: CheckpointRow, child_seq: int, written: list[Row], trails: dict[str, Trail], wanted: set[str]
+) -> None:
+    """Take one ancestor's writes and, where it stored a value, the seed that ends a trail."""
+    try:
+        before = (writes_row(row.place, columns) for columns in written if columns[0] < child_seq)
+        writes = in_order(merge(before))
+        body = rows.open_body(row)
+    except frame.FrameError as exc:
+        raise damaged(row.place, "a row that a DeltaChannel is rebuilt from", str(exc)) from exc
+    for task_id, channel, ref in reversed(writes):
+        if channel in wanted:
+            trails[channel].writes.append((task_id, ref))
+    for channel, _, ref in body.channels:
+        if channel in wanted and ref is not None:
+            trails[channel].seeded, trails[channel].seed = True, ref
+            wanted.discard(channel)
+
+
+def _remember(row: CheckpointRow, trails: dict[str, Trail], wanted: set[str]) -> None:
+    """Where a checkpoint has a history record, that stands for all its ancestors."""
+    try:
+        record = rows.open_history(row)
+    except frame.FrameError as exc:
+        raise damaged(row.place, "the history record", str(exc)) from exc
+    if record is None:
+        return
+    for channel in wanted & set(record.channels):
+        trail = trails[channel]
+        trail.seeded, trail.seed, writes = record.channels[channel]
+        trail.writes.extend(reversed(writes))
+        wanted.discard(channel)

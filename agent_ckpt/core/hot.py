@@ -1,0 +1,125 @@
+"""What is kept in memory of threads in use, so that a step encodes and reads only what is new.
+
+Nothing here is needed for a right answer: it is checked against the thread's row in the very
+transaction that uses it (the thread's number, and `collected`, which rises when blobs are dropped).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from agent_ckpt.codec import digest
+from agent_ckpt.codec.arrays import KnownArray
+from agent_ckpt.model import Entry, ThreadRow
+
+_OVERHEAD = 200
+"""Bytes that an Entry takes beside its body, roughly."""
+
+
+class HotThread:
+    """The known blobs of one thread.
+
+    Attributes:
+        thread, collected: the state of the thread's row that this was learnt from; thread is 0
+            for a thread that isn't stored yet.
+        secret: the key of its addresses.
+        lists, arrays: what stood last under a namespace and a channel's path.
+        groups: closed groups by what they refer to.
+    """
+
+    __slots__ = ("_by_number", "_known", "arrays", "collected", "groups", "lists", "secret", "size", "thread")
+
+    def __init__(self, thread: int, collected: int, secret: bytes) -> None:
+        self.thread = thread
+        self.collected = collected
+        self.secret = secret
+        self._known: dict[bytes, Entry] = {}
+        self._by_number: dict[int, Entry] = {}
+        self.lists: dict[tuple[str, str], list[Entry | bytes]] = {}
+        self.arrays: dict[tuple[str, str], KnownArray] = {}
+        self.groups: dict[tuple[object, ...], Entry] = {}
+        self.size = 0
+
+    def fits(self, row: ThreadRow) -> bool:
+        return self.thread == row.thread and self.collected == row.collected
+
+    def entry_of(self, body: bytes) -> Entry:
+        """The stored entry of a body, or a new one that isn't stored yet."""
+        return self._known.get(body) or Entry(body, digest.address(body, self.secret))
+
+    def by_number(self, number: int) -> Entry | None:
+        return self._by_number.get(number)
+
+    def adopt(self, stored: Iterable[tuple[Entry, int]]) -> None:
+        """Learn that entries are stored under these numbers."""
+        for entry, number in stored:
+            entry.number = number
+            if number not in self._by_number:
+                self._by_number[number] = entry
+                self._known.setdefault(entry.body, entry)
+                self.size += len(entry.body) + _OVERHEAD
+
+
+class HotCache:
+    """HotThreads of the threads used last, within a bound on bytes."""
+
+    def __init__(self, bound: int) -> None:
+        self._bound = bound
+        self._threads: OrderedDict[str, HotThread] = OrderedDict()
+        self._lock = threading.Lock()
+        _caches.add(self)
+
+    def find(self, thread_id: str) -> HotThread | None:
+        with self._lock:
+            found = self._threads.get(thread_id)
+            if found is not None:
+                self._threads.move_to_end(thread_id)
+            return found
+
+    def of(self, thread_id: str, row: ThreadRow) -> HotThread:
+        """The HotThread that fits a row, kept or new."""
+        with self._lock:
+            found = self._threads.get(thread_id)
+            if found is None or not found.fits(row):
+                found = self._threads[thread_id] = HotThread(row.thread, row.collected, row.secret)
+            self._threads.move_to_end(thread_id)
+            return found
+
+    def keep(self, thread_id: str, hot: HotThread) -> None:
+        """Keep a HotThread whose thread has just been stored."""
+        with self._lock:
+            self._threads[thread_id] = hot
+            self._threads.move_to_end(thread_id)
+        self.trim()
+
+    def trim(self) -> None:
+        """Drop the threads used least recently until the bound holds."""
+        with self._lock:
+            total = sum(hot.size for hot in self._threads.values())
+            while self._threads and total > self._bound:
+                _, dropped = self._threads.popitem(last=False)
+                total -= dropped.size
+
+    def forget(self, thread_id: str) -> None:
+        with self._lock:
+            self._threads.pop(thread_id, None)
+
+    def renew_lock(self) -> None:
+        """In a forked child: a lock that another thread held at the fork is never released."""
+        self._lock = threading.Lock()
+
+
+_caches: weakref.WeakSet[HotCache] = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    for cache in list(_caches):
+        cache.renew_lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)

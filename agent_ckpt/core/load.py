@@ -1,0 +1,78 @@
+"""Loading blobs: what a set of references needs, in as many rounds as references are deep."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from agent_ckpt.backend import Program, Statement
+from agent_ckpt.codec import digest, expand, frame
+from agent_ckpt.core.hot import HotThread
+from agent_ckpt.core.rows import first_blob
+from agent_ckpt.model import Entry, Ref, ThreadRow
+
+
+@dataclass(slots=True)
+class Blobs:
+    """Blobs by number; and, for those that could not be loaded, why."""
+
+    entries: dict[int, Entry] = field(default_factory=dict)
+    faults: dict[int, str] = field(default_factory=dict)
+
+
+def load(row: ThreadRow, refs: Iterable[Ref], hot: HotThread | None, into: Blobs | None = None) -> Program[Blobs]:
+    """Load every blob that references lead to. A damaged one becomes a fault, never an error here.
+
+    Args:
+        row: the thread's row.
+        refs: the references.
+        hot: what is known in memory of the thread, which needs no statement; it learns the rest.
+        into: blobs loaded before, to add to.
+    """
+    blobs = into if into is not None else Blobs()
+    wanted = {number for ref in refs for number in expand.numbers_in(ref)}
+    while wanted:
+        fresh: list[int] = []
+        reached: list[Entry] = []
+        for number in wanted:
+            if number in blobs.entries or number in blobs.faults:
+                continue
+            known = hot.by_number(number) if hot is not None else None
+            if known is None:
+                fresh.append(number)
+            else:
+                blobs.entries[number] = known
+                reached.append(known)
+        if fresh:
+            rows = yield Statement("blobs_by_number", (first_blob(row.thread), json.dumps(sorted(fresh))))
+            reached += _take(rows, fresh, row.secret, blobs)
+            if hot is not None:
+                hot.adopt((blobs.entries[number], number) for number in fresh if number in blobs.entries)
+        wanted = set()
+        for entry in reached:
+            try:
+                for ref in expand.children_of(entry):
+                    wanted.update(expand.numbers_in(ref))
+            except expand.DamagedRefError as exc:
+                blobs.faults[entry.number] = str(exc)
+    return blobs
+
+
+def _take(rows: list[tuple[int, bytes, bytes]], asked: list[int], secret: bytes, blobs: Blobs) -> list[Entry]:  # type: ignore[type-arg]
+    taken: list[Entry] = []
+    for number, address, framed in rows:
+        try:
+            body = frame.open_blob(framed)
+        except frame.FrameError as exc:
+            blobs.faults[number] = f"is damaged: {exc}"
+            continue
+        if digest.address(body, secret) != address:
+            blobs.faults[number] = "is damaged: its content does not match its address"
+            continue
+        entry = blobs.entries[number] = Entry(body, address, number)
+        taken.append(entry)
+    for number in asked:
+        if number not in blobs.entries and number not in blobs.faults:
+            blobs.faults[number] = "is missing"
+    return taken

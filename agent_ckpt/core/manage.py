@@ -1,0 +1,126 @@
+"""Threads as a whole: find, list, delete, copy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from agent_ckpt.backend import Program, Statement
+from agent_ckpt.codec import frame, ids, rows
+from agent_ckpt.core.read import damaged
+from agent_ckpt.core.rows import checkpoint_row, first_blob, last_blob, thread_row
+from agent_ckpt.errors import UsageError
+from agent_ckpt.model import Place, ThreadInfo, ThreadRow
+
+
+def touch() -> Program[None]:
+    """Read something, so that the store is opened and checked."""
+    yield Statement("store_row")
+
+
+def find_thread(thread_id: str) -> Program[ThreadRow | None]:
+    found = yield Statement("thread_row", (thread_id,))
+    return thread_row(found[0]) if found else None
+
+
+def list_threads() -> Program[list[ThreadInfo]]:
+    """Every thread with its counts and the time of its newest checkpoint."""
+    infos = []
+    found = yield Statement("all_threads")
+    for thread_id, revision, checkpoints, namespaces, ns, *columns in found:
+        updated = None
+        if columns[0] is not None:
+            try:
+                updated = rows.open_body(checkpoint_row(thread_id, ns, columns)).ts
+            except frame.FrameError:
+                updated = None
+        infos.append(ThreadInfo(thread_id, revision, checkpoints, namespaces, updated))
+    return infos
+
+
+def delete_thread(thread_id: str) -> Program[bool]:
+    """Delete every row of a thread; False when it isn't stored."""
+    row = yield from find_thread(thread_id)
+    if row is None:
+        return False
+    yield Statement("delete_checkpoints_of_thread", (row.thread,))
+    yield Statement("delete_writes_of_thread", (row.thread,))
+    yield Statement("delete_blobs_of_thread", (first_blob(row.thread), last_blob(row.thread)))
+    yield Statement("delete_spaces_of_thread", (row.thread,))
+    yield Statement("delete_thread", (row.thread,))
+    return True
+
+
+def copy_thread(source_id: str, target_id: str, compression: str) -> Program[None]:
+    """Copy every row of a thread under a new id.
+
+    Blobs keep their numbers and addresses, so they are copied as they are; rows are framed anew,
+    since a frame is bound to the place where it stands.
+
+    Raises:
+        UsageError: when the source isn't stored or the target exists.
+    """
+    source = yield from find_thread(source_id)
+    if source is None:
+        raise UsageError(f"copy_thread: thread {source_id!r} is not stored")
+    if (yield from find_thread(target_id)) is not None:
+        raise UsageError(f"copy_thread: thread {target_id!r} exists already; delete it first or choose another id")
+    thread = (yield Statement("next_sequence"))[0][0]
+    yield Statement("copy_blobs", (first_blob(source.thread), last_blob(source.thread), first_blob(thread)))
+    spaces: dict[int, int] = {}
+    for space, ns in (yield Statement("spaces_of_thread", (source.thread,))):
+        spaces[space] = (yield Statement("insert_space", (thread, ns)))[0][0]
+    yield from _copy_rows(source, source_id, target_id, spaces, compression)
+    revision = (yield Statement("next_sequence"))[0][0]
+    yield Statement("insert_thread", (thread, target_id, revision, None, source.next_blob, 0, source.secret))
+
+
+def _copy_rows(
+    source: ThreadRow, source_id: str, target_id: str, spaces: dict[int, int], compression: str
+) -> Program[None]:
+    """Copy checkpoints and writes in the order they were committed in, which is their meaning."""
+    checkpoints = yield Statement("checkpoints_of_thread", (source.thread,))
+    written = yield Statement("writes_of_thread", (source.thread,))
+    last = (yield Statement("advance_sequence", (len(checkpoints) + len(written),)))[0][0]
+    seq = last - len(checkpoints) - len(written)
+    for _, space, ns, *columns in sorted([*checkpoints, *written], key=lambda columns: columns[0]):
+        seq += 1
+        if len(columns) == 6:
+            yield from _copy_checkpoint(source_id, target_id, ns, columns, spaces[space], seq, compression)
+        else:
+            yield from _copy_writes(source_id, target_id, ns, columns, spaces[space], seq, compression)
+
+
+def _copy_checkpoint(
+    source_id: str, target_id: str, ns: str, columns: Sequence[Any], space: int, seq: int, compression: str
+) -> Program[None]:
+    row = checkpoint_row(source_id, ns, columns)
+    place = row.place._replace(thread_id=target_id)
+    here = rows.checkpoint_coordinates(row.place, row.parent_id, row.seq)
+    there = rows.checkpoint_coordinates(place, row.parent_id, seq)
+    framed = _moved(frame.CHECKPOINT_ROW, row.frame, row.place, here, there, compression)
+    yield Statement("insert_checkpoint", (seq, space, columns[1], columns[2], columns[3], framed))
+    if row.history is not None:
+        here, there = rows.history_coordinates(row.place, row.seq), rows.history_coordinates(place, seq)
+        framed = _moved(frame.HISTORY_ROW, row.history, row.place, here, there, compression)
+        yield Statement("set_history", (seq, framed))
+
+
+def _copy_writes(
+    source_id: str, target_id: str, ns: str, columns: Sequence[Any], space: int, seq: int, compression: str
+) -> Program[None]:
+    old_seq, checkpoint, task, run, framed = columns
+    place = Place(source_id, ns, ids.expand(checkpoint))
+    here = rows.writes_coordinates(place, old_seq)
+    there = rows.writes_coordinates(place._replace(thread_id=target_id), seq)
+    framed = _moved(frame.WRITES_ROW, framed, place, here, there, compression)
+    yield Statement("insert_writes", (seq, space, checkpoint, task, run, framed))
+
+
+def _moved(
+    codec: int, framed: bytes, place: Place, here: frame.Coordinates, there: frame.Coordinates, compression: str
+) -> bytes:
+    try:
+        return frame.seal_row(codec, frame.open_row(codec, framed, here), there, compression)
+    except frame.FrameError as exc:
+        raise damaged(place, "a row", str(exc)) from exc

@@ -1,0 +1,199 @@
+"""Storing a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent_ckpt.backend import Program, Row, Statement
+from agent_ckpt.codec import frame, ids, rows, tree
+from agent_ckpt.core.assemble import Assembled, Groups, assemble
+from agent_ckpt.core.rows import thread_row
+from agent_ckpt.core.session import Session, conflict, owns, parent_gone, stale_checkpoint
+from agent_ckpt.errors import ThreadConflictError
+from agent_ckpt.model import Body, CheckpointRow, Place, Ref, ThreadRow
+
+
+class ReplanError(Exception):
+    """The plan was made for another state of the thread's blobs; plan again for this row."""
+
+    def __init__(self, row: ThreadRow | None) -> None:
+        super().__init__("plan again")
+        self.row = row
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a plan was made for: the thread's number (0: not stored), its `collected`, its secret."""
+
+    thread: int
+    collected: int
+    secret: bytes
+
+    def check(self, row: ThreadRow | None) -> None:
+        """Raise ReplanError unless the row is the one that the plan was made for."""
+        if row is None:
+            if self.thread:
+                raise ReplanError(None)
+        elif row.thread != self.thread or row.collected != self.collected:
+            raise ReplanError(row)
+
+
+KEEP = object()
+"""In place of a plan: the channel keeps the value that its parent has at the same version."""
+
+
+@dataclass(slots=True)
+class PutPlan:
+    """A checkpoint ready to be stored.
+
+    Attributes:
+        place, parent_id, run_id: where it goes.
+        body: everything but the channels.
+        channels: name, channel_version, and a plan, None (no value) or KEEP.
+        target, groups, frames: what the plans were made with (`assemble`).
+        compression: for what is framed in the transaction.
+        session: the session it belongs to, if any.
+    """
+
+    place: Place
+    parent_id: str | None
+    run_id: str | None
+    body: Body
+    channels: list[tuple[str, Any, Any]]
+    target: Target
+    groups: Groups
+    frames: dict[bytes, bytes]
+    compression: str
+    session: Session | None
+
+
+@dataclass(slots=True)
+class Written:
+    """What a write did, for the saver to remember after the commit.
+
+    Attributes:
+        row: the thread's row as it is now.
+        stored: False when nothing changed, since it was stored already.
+        assembled: the blobs and groups.
+        refs: for a put, the reference of each channel by name.
+    """
+
+    row: ThreadRow
+    stored: bool
+    assembled: Assembled | None = None
+    refs: dict[str, Ref] = field(default_factory=dict)
+
+
+def put(plan: PutPlan) -> Program[Written]:
+    """Store a checkpoint, or refuse it.
+
+    Raises:
+        ThreadConflictError: when the session lost the thread, or without a session when the parent
+            isn't the head or the id is stored with other content.
+        ReplanError: when blobs were dropped or the thread was made anew meanwhile.
+    """
+    place = plan.place
+    key = ids.shrink(place.checkpoint_id or "")
+    parent_key = ids.shrink(plan.parent_id) if plan.parent_id else None
+    found = yield Statement("put_begin", (place.thread_id, place.ns, key, parent_key))
+    state = found[0] if found else None
+    row = thread_row(state) if state else None
+    if plan.session is not None and not owns(row, plan.session):
+        raise conflict(row, plan.session, place.checkpoint_id, "put")
+    plan.target.check(row)
+    existing = _checkpoint(place, state[8:12]) if state and state[8] is not None else None
+    if row is not None and plan.session is None and existing is None:
+        _check_parent(plan, row, state)
+    sequence = (yield Statement("next_sequence"))[0][0]
+    if row is None or state is None:
+        row = yield from _new_thread(plan, sequence)
+        space = None
+    else:
+        space = state[6]
+    assembled = yield from assemble(_kept(plan, state, row), row, plan.groups, plan.frames, plan.compression)
+    body = plan.body
+    names = [(name, version) for name, version, _ in plan.channels]
+    body.channels = [(name, version, ref) for (name, version), ref in zip(names, assembled.refs, strict=True)]
+    payload = rows.pack_body(body)
+    if existing is not None:
+        if _same(existing, plan, payload):
+            return Written(row, False, assembled)
+        raise _other_content(plan, row)
+    if space is None:
+        space = (yield Statement("insert_space", (row.thread, place.ns)))[0][0]
+    framed = frame.seal_row(
+        frame.CHECKPOINT_ROW,
+        payload,
+        rows.checkpoint_coordinates(place, plan.parent_id, sequence),
+        plan.compression,
+    )
+    run = ids.shrink(plan.run_id) if plan.run_id else None
+    yield Statement("insert_checkpoint", (sequence, space, key, parent_key, run, framed))
+    owner = plan.session.id if plan.session is not None else None
+    yield Statement("update_thread", (row.thread, sequence, owner, assembled.next_blob))
+    row = row._replace(revision=sequence, session=owner, next_blob=assembled.next_blob)
+    return Written(row, True, assembled, {name: ref for name, _, ref in body.channels})
+
+
+def _new_thread(plan: PutPlan, sequence: int) -> Program[ThreadRow]:
+    return (yield from new_thread(plan.place.thread_id, plan.target.secret, sequence))
+
+
+def new_thread(thread_id: str, secret: bytes, sequence: int) -> Program[ThreadRow]:
+    """Make the row of a thread whose first write has this commit sequence."""
+    row = ThreadRow(sequence, sequence, None, 1, 0, secret)
+    yield Statement("insert_thread", (row.thread, thread_id, row.revision, None, row.next_blob, row.collected, secret))
+    return row
+
+
+def _checkpoint(place: Place, columns: Row) -> CheckpointRow:
+    seq, parent, run, framed = columns
+    return CheckpointRow(
+        seq, place, ids.expand(parent) if parent is not None else None, run and ids.expand(run), framed, None
+    )
+
+
+def _check_parent(plan: PutPlan, row: ThreadRow, state: Row | None) -> None:
+    """Without a session, the parent must be the head, or not be named at all."""
+    head = ids.expand(state[7]) if state is not None and state[7] is not None else None
+    if plan.parent_id and head is not None and plan.parent_id != head:
+        raise stale_checkpoint(plan.place.thread_id, row, plan.parent_id, head, "put")
+
+
+def _kept(plan: PutPlan, state: Row | None, row: ThreadRow) -> list[tree.Plan | Ref]:
+    """The plans, with the parent's reference where a channel keeps its value."""
+    if not any(part is KEEP for _, _, part in plan.channels):
+        return [part for _, _, part in plan.channels]
+    before: dict[str, tuple[Any, Ref]] = {}
+    if state is None or state[12] is None:
+        if plan.session is not None and plan.parent_id is not None:
+            raise parent_gone(plan.session, row, plan.parent_id)
+    else:
+        parent = _checkpoint(plan.place._replace(checkpoint_id=plan.parent_id), state[12:16])
+        before = {name: (version, ref) for name, version, ref in rows.open_body(parent).channels}
+    return [_inherit(before.get(name), version) if part is KEEP else part for name, version, part in plan.channels]
+
+
+def _inherit(before: tuple[Any, Ref] | None, version: Any) -> Ref:
+    return before[1] if before is not None and before[0] == version else None
+
+
+def _same(existing: CheckpointRow, plan: PutPlan, payload: bytes) -> bool:
+    if existing.parent_id != plan.parent_id or existing.run_id != plan.run_id:
+        return False
+    return rows.pack_body(rows.open_body(existing)) == payload
+
+
+def _other_content(plan: PutPlan, row: ThreadRow) -> ThreadConflictError:
+    place = plan.place
+    return ThreadConflictError(
+        f"put refused for thread {place.thread_id!r}: checkpoint {place.checkpoint_id!r} of namespace {place.ns!r} is "
+        f"stored already with other content, and a stored checkpoint is never changed. Use a new checkpoint id.",
+        thread_id=place.thread_id,
+        reason="stale",
+        expected=plan.session.base if plan.session else None,
+        found=row.revision,
+        wrote=plan.session.wrote if plan.session else False,
+        checkpoint_id=place.checkpoint_id,
+    )

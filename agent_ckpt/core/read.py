@@ -1,0 +1,232 @@
+"""Reading one checkpoint, and pages of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from agent_ckpt.backend import Program, Row, Statement
+from agent_ckpt.codec import frame, ids, rows
+from agent_ckpt.core.hot import HotThread
+from agent_ckpt.core.load import Blobs, load
+from agent_ckpt.core.rows import checkpoint_row, thread_row, writes_row
+from agent_ckpt.core.writes import in_order, merge
+from agent_ckpt.errors import CorruptionError
+from agent_ckpt.model import Body, CheckpointRow, Place, Ref, ThreadRow, WritesRow
+
+HotOf = Callable[[str, ThreadRow], HotThread]
+PAGE = 32
+FOREVER = (1 << 63) - 1
+
+
+@dataclass(slots=True)
+class Found:
+    """A checkpoint as it was read, its values still packed.
+
+    Attributes:
+        thread: its thread's row.
+        row, body: the checkpoint.
+        writes: its pending writes in order: task id, channel, reference.
+        blobs: what the references lead to.
+        fault: why it can't be given back, or None.
+    """
+
+    thread: ThreadRow
+    row: CheckpointRow
+    body: Body | None = None
+    writes: list[tuple[str, str, Ref]] = field(default_factory=list)
+    blobs: Blobs = field(default_factory=Blobs)
+    fault: CorruptionError | None = None
+
+
+@dataclass(slots=True)
+class Restored:
+    """What get_tuple read in one snapshot: the thread's row (None: no such thread), the checkpoint."""
+
+    thread: ThreadRow | None
+    found: Found | None
+
+
+def damaged(place: Place, what: str, why: str, channel: str | None = None) -> CorruptionError:
+    """The error for a row that isn't what was stored."""
+    return CorruptionError(
+        f"{what} of checkpoint {place.checkpoint_id!r} in namespace {place.ns!r} of thread {place.thread_id!r} is not "
+        f"what was stored: {why}. Older checkpoints can still be read by their id; verify() lists all damage.",
+        thread_id=place.thread_id,
+        checkpoint_ns=place.ns,
+        checkpoint_id=place.checkpoint_id,
+        channel=channel,
+    )
+
+
+def get_tuple(place: Place, hot_of: HotOf) -> Program[Restored]:
+    """Read a checkpoint, or the head where the place names none."""
+    if place.checkpoint_id is None:
+        found = yield Statement("head_of_space", (place.thread_id, place.ns))
+    else:
+        found = yield Statement("checkpoint_by_id", (place.thread_id, place.ns, ids.shrink(place.checkpoint_id)))
+    if not found:
+        return Restored(None, None)
+    columns = found[0]
+    thread = thread_row(columns)
+    if columns[7] is None:
+        return Restored(thread, None)
+    row = checkpoint_row(place.thread_id, place.ns, columns[7:13])
+    written = yield Statement("writes_of_checkpoint", (columns[6], columns[8]))
+    one = take(thread, row, [writes_row(row.place, w) for w in written])
+    yield from load(thread, refs_of(one), hot_of(place.thread_id, thread), one.blobs)
+    return Restored(thread, one)
+
+
+def take(thread: ThreadRow, row: CheckpointRow, written: list[WritesRow]) -> Found:
+    """Open a row's frames; damage becomes a fault."""
+    one = Found(thread, row)
+    try:
+        one.body = rows.open_body(row)
+    except frame.FrameError as exc:
+        one.fault = damaged(row.place, "the row", str(exc))
+        return one
+    try:
+        one.writes = in_order(merge(written))
+    except frame.FrameError as exc:
+        one.fault = damaged(row.place, "a row of pending writes", str(exc))
+    return one
+
+
+def refs_of(one: Found) -> Iterator[Ref]:
+    """Every reference of a checkpoint and its pending writes."""
+    if one.body is not None:
+        yield from (ref for _, _, ref in one.body.channels)
+    yield from (ref for _, _, ref in one.writes)
+
+
+@dataclass(slots=True)
+class Page:
+    """A page of a listing.
+
+    Attributes:
+        found: the checkpoints that match, newest first.
+        after: the commit sequence to go on below, or None at the end.
+    """
+
+    found: list[Found]
+    after: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What to list.
+
+    Attributes:
+        thread_id, ns, checkpoint_id: None for any.
+        before: the id of a checkpoint: only older ones.
+        before_ns: that checkpoint's namespace, where it is known.
+        wants: whether a body's metadata matches the filter; None: no filter.
+        parents_of: a body's `parents` metadata.
+    """
+
+    thread_id: str | None
+    ns: str | None
+    checkpoint_id: str | None
+    before: str | None
+    wants: Callable[[Body], bool] | None
+    parents_of: Callable[[Body], dict[str, str]]
+
+
+def list_page(query: Query, below: int, size: int, hot_of: HotOf) -> Program[Page]:
+    """Read the page of checkpoints below a commit sequence, newest first."""
+    bound = yield from _bound(query)
+    if query.ns in bound.seqs:
+        below = min(below, bound.seqs[query.ns])
+    found = yield _page_statement(query, below, size)
+    kept: list[Found] = []
+    for thread_id, *columns in found:
+        thread = thread_row(columns)
+        one = take(thread, checkpoint_row(thread_id, columns[6], columns[7:13]), [])
+        if (yield from bound.admits(one)) and (one.body is None or query.wants is None or query.wants(one.body)):
+            kept.append(one)
+    yield from _add_writes(kept)
+    by_thread: dict[str, list[Found]] = {}
+    for one in kept:
+        by_thread.setdefault(one.row.place.thread_id, []).append(one)
+    for thread_id, own in by_thread.items():
+        shared = Blobs()
+        thread = own[0].thread
+        yield from load(thread, (ref for one in own for ref in refs_of(one)), hot_of(thread_id, thread), shared)
+        for one in own:
+            one.blobs = shared
+    return Page(kept, found[-1][8] if len(found) == size else None)
+
+
+def _page_statement(query: Query, below: int, size: int) -> Statement:
+    if query.thread_id is None:
+        return Statement("page_of_store", (below, size))
+    if query.checkpoint_id is not None:
+        return Statement("page_by_id", (query.thread_id, ids.shrink(query.checkpoint_id), below, size))
+    if query.ns is None:
+        return Statement("page_of_thread", (query.thread_id, below, size))
+    return Statement("page_of_space", (query.thread_id, query.ns, below, size))
+
+
+@dataclass(slots=True)
+class _Bound:
+    """Decides what is older than the checkpoint that `before` names.
+
+    Within a namespace that is commit order. In another namespace it is the order of the
+    checkpoints that the rows name as their parents: a subgraph's may be committed before its
+    parent's or after it.
+
+    Attributes:
+        seqs: commit sequences of the checkpoints with that id, by namespace; none: it isn't stored.
+    """
+
+    query: Query
+    seqs: dict[str, int]
+    parents: dict[str, int | None] = field(default_factory=dict)
+
+    def admits(self, one: Found) -> Program[bool]:
+        query, place = self.query, one.row.place
+        if query.ns is not None and place.ns != query.ns:
+            return False
+        if query.checkpoint_id is not None and place.checkpoint_id != query.checkpoint_id:
+            return False
+        if query.before is None:
+            return True
+        if not self.seqs:
+            return (place.checkpoint_id or "") < query.before
+        if place.ns in self.seqs:
+            return one.row.seq < self.seqs[place.ns]
+        bound_ns, bound = next(iter(self.seqs.items()))
+        parent = query.parents_of(one.body).get(bound_ns) if one.body is not None else None
+        if parent is None:
+            return one.row.seq < bound
+        if parent not in self.parents:
+            found = yield Statement("seqs_of_ids", (place.thread_id, ids.shrink(parent)))
+            self.parents[parent] = dict(found).get(bound_ns)  # type: ignore[arg-type]
+        seq = self.parents[parent]
+        return seq < bound if seq is not None else parent < query.before
+
+
+def _bound(query: Query) -> Program[_Bound]:
+    if query.before is None or query.thread_id is None:
+        return _Bound(query, {})
+    seqs = yield Statement("seqs_of_ids", (query.thread_id, ids.shrink(query.before)))
+    return _Bound(query, dict(seqs))  # type: ignore[arg-type]
+
+
+def _add_writes(kept: list[Found]) -> Program[None]:
+    wanted = {one.row.seq: one for one in kept if one.body is not None}
+    if not wanted:
+        return
+    found = yield Statement("writes_of_page", (json.dumps(list(wanted)),))
+    by_seq: dict[int, list[Row]] = {}
+    for seq, *columns in found:
+        by_seq.setdefault(seq, []).append(tuple(columns))
+    for seq, columns_of in by_seq.items():
+        one = wanted[seq]
+        try:
+            one.writes = in_order(merge(writes_row(one.row.place, columns) for columns in columns_of))
+        except frame.FrameError as exc:
+            one.fault = damaged(one.row.place, "a row of pending writes", str(exc))
+

@@ -1,0 +1,112 @@
+"""Sessions: one restore of a thread and the run that follows.
+
+The rule that keeps a thread from being forked or overwritten by two workers (docs/design.md,
+"Conflicts"): a write is accepted if its session owns the thread, or if the thread still stands at
+the revision that the session restored.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Literal
+
+from agent_ckpt.errors import ThreadConflictError
+from agent_ckpt.model import ThreadRow
+
+_IN_A_TASK = (
+    " Inside a node of that run: pass the node's `config` on instead of naming the thread again, give the inner "
+    "graph a thread_id of its own, or return Command(update=...) instead of calling update_state."
+)
+
+
+@dataclass(slots=True)
+class Session:
+    """One restore and what follows it.
+
+    Attributes:
+        id: eight random bytes.
+        thread_id: the thread.
+        base: the revision that it restored; 0 when the thread wasn't stored.
+        outer: the session of the run inside whose node this one began, on the same thread.
+        wrote: whether it has committed anything.
+        refused: the error that ended it; every later write gets it again.
+    """
+
+    id: bytes
+    thread_id: str
+    base: int
+    outer: Session | None = None
+    wrote: bool = False
+    refused: ThreadConflictError | None = None
+    _pid: int = field(default_factory=os.getpid)
+
+    def alive(self) -> bool:
+        """Whether this process began it: a forked child must restore the thread itself."""
+        return self._pid == os.getpid()
+
+
+def owns(row: ThreadRow | None, session: Session) -> bool:
+    """Whether a session may write a thread now."""
+    if row is None:
+        return session.base == 0 and not session.wrote
+    if session.outer is not None and row.session == session.outer.id:
+        return False
+    return row.session == session.id or row.revision == session.base
+
+
+def conflict(row: ThreadRow | None, session: Session, checkpoint_id: str | None, doing: str) -> ThreadConflictError:
+    """The error for a write of a session that may not."""
+    found = row.revision if row is not None else 0
+    reason: Literal["stale", "busy", "deleted"] = "stale"
+    if row is None:
+        reason = "deleted"
+        what = "the thread was deleted after this run restored it"
+    elif session.outer is not None and row.session == session.outer.id:
+        reason = "busy"
+        what = f"the run inside which this one began owns the thread at revision {found}"
+    else:
+        what = f"this run restored revision {session.base}, the thread is now at revision {found}"
+    own = " This run had already stored earlier steps." if session.wrote else ""
+    hint = _IN_A_TASK if session.outer is not None else ""
+    todo = "Read the thread again and decide whether to run again." if reason != "busy" else ""
+    return ThreadConflictError(
+        f"{doing} refused for thread {session.thread_id!r}: {what}. Nothing of it was stored.{own} {todo}{hint}".strip(),
+        thread_id=session.thread_id,
+        reason=reason,
+        expected=session.base,
+        found=found,
+        wrote=session.wrote,
+        checkpoint_id=checkpoint_id,
+    )
+
+
+def stale_checkpoint(
+    thread_id: str, row: ThreadRow, checkpoint_id: str | None, head: str | None, doing: str
+) -> ThreadConflictError:
+    """The error for a put without a session whose parent isn't the head."""
+    return ThreadConflictError(
+        f"{doing} refused for thread {thread_id!r}: it names checkpoint {checkpoint_id!r} as its parent, the head "
+        f"(latest checkpoint) is {head!r} at revision {row.revision}. Nothing of it was stored. Read the thread again; "
+        f"to fork from an older checkpoint on purpose, restore it with get_tuple and put with the config that gives.",
+        thread_id=thread_id,
+        reason="stale",
+        expected=None,
+        found=row.revision,
+        wrote=False,
+        checkpoint_id=checkpoint_id,
+    )
+
+
+def parent_gone(session: Session, row: ThreadRow, parent_id: str) -> ThreadConflictError:
+    """The error for a put whose parent was pruned or deleted after the session restored it."""
+    return ThreadConflictError(
+        f"put refused for thread {session.thread_id!r}: checkpoint {parent_id!r}, which this run restored, was pruned "
+        f"or deleted meanwhile, and the new one would build on it. Nothing of it was stored. Read the thread again.",
+        thread_id=session.thread_id,
+        reason="deleted",
+        expected=session.base,
+        found=row.revision,
+        wrote=session.wrote,
+        checkpoint_id=parent_id,
+    )

@@ -1,0 +1,124 @@
+"""Storing the writes of a task (put_writes)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import xxhash
+
+from agent_ckpt.backend import Program, Row, Statement
+from agent_ckpt.codec import frame, ids, rows, tree
+from agent_ckpt.core.assemble import Groups, assemble
+from agent_ckpt.core.put import Target, Written, new_thread
+from agent_ckpt.core.rows import thread_row, writes_row
+from agent_ckpt.core.session import Session, conflict, owns
+from agent_ckpt.model import Place, Ref, TaskWrites, WritesRow
+
+Merged = dict[tuple[str, int], tuple[str, str, Ref]]
+"""(task_id, index) to (task_path, channel, reference)."""
+
+
+@dataclass(slots=True)
+class WritesPlan:
+    """The writes of one put_writes call, ready to be stored.
+
+    Attributes:
+        place, run_id, task_id, task_path: where they go.
+        writes: index, channel, plan of the value.
+        target, groups, frames, compression, session: as for a PutPlan.
+    """
+
+    place: Place
+    run_id: str | None
+    task_id: str
+    task_path: str
+    writes: list[tuple[int, str, tree.Plan]]
+    target: Target
+    groups: Groups
+    frames: dict[bytes, bytes]
+    compression: str
+    session: Session | None
+
+
+def task_key(task_id: str) -> int:
+    """The 64-bit key that finds a task's rows; the id itself stands in the frame."""
+    return xxhash.xxh3_64_intdigest(task_id.encode("utf-8", "surrogatepass")) - (1 << 63)
+
+
+def put_writes(plan: WritesPlan) -> Program[Written]:
+    """Store a task's writes, or refuse them.
+
+    A regular write whose (task, index) is stored already is left as it is; a special one (error,
+    scheduled, interrupt, resume) takes the place of the one before.
+
+    Raises:
+        ThreadConflictError: when the session lost the thread.
+        ReplanError: when blobs were dropped or the thread was made anew meanwhile.
+    """
+    place = plan.place
+    key, task = ids.shrink(place.checkpoint_id or ""), task_key(plan.task_id)
+    found = yield Statement("writes_begin", (place.thread_id, place.ns, key, task))
+    state = found[0] if found else None
+    row = thread_row(state) if state else None
+    if plan.session is not None and not owns(row, plan.session):
+        raise conflict(row, plan.session, place.checkpoint_id, "put_writes")
+    plan.target.check(row)
+    raises_revision = plan.session is not None or _at_the_front(state, key)
+    sequence = (yield Statement("next_sequence"))[0][0]
+    if row is None:
+        row = yield from new_thread(place.thread_id, plan.target.secret, sequence)
+    space = state[6] if state is not None else None
+    stored: Merged = {}
+    if state is not None and state[9]:
+        found = yield Statement("writes_of_task", (space, key, task))
+        stored = merge(writes_row(place, columns) for columns in found)
+    planned = [w for w in plan.writes if w[0] < 0 or (plan.task_id, w[0]) not in stored]
+    assembled = yield from assemble([part for _, _, part in planned], row, plan.groups, plan.frames, plan.compression)
+    writes = [
+        (idx, channel, ref)
+        for (idx, channel, _), ref in zip(planned, assembled.refs, strict=True)
+        if stored.get((plan.task_id, idx)) != (plan.task_path, channel, ref)
+    ]
+    if not writes:
+        return Written(row, False, assembled)
+    if space is None:
+        space = (yield Statement("insert_space", (row.thread, place.ns)))[0][0]
+    payload = rows.pack_writes(TaskWrites(plan.task_id, plan.task_path, writes))
+    framed = frame.seal_row(frame.WRITES_ROW, payload, rows.writes_coordinates(place, sequence), plan.compression)
+    run = ids.shrink(plan.run_id) if plan.run_id else None
+    yield Statement("insert_writes", (sequence, space, key, task, run, framed))
+    owner = plan.session.id if plan.session is not None else None
+    if raises_revision:
+        yield Statement("update_thread", (row.thread, sequence, owner, assembled.next_blob))
+        row = row._replace(revision=sequence, session=owner)
+    else:
+        yield Statement("update_next_blob", (row.thread, assembled.next_blob))
+    return Written(row._replace(next_blob=assembled.next_blob), True, assembled)
+
+
+def _at_the_front(state: Row | None, key: bytes | str) -> bool:
+    """Whether the checkpoint is the head, or isn't stored yet: then its writes move the thread."""
+    return state is None or state[8] is None or state[7] == key
+
+
+def merge(found: Iterable[WritesRow]) -> Merged:
+    """What stands at each (task_id, index) of a checkpoint, given its rows in commit order.
+
+    Returns:
+        (task_id, index) to (task_path, channel, reference): the first for a regular write, the
+        last for a special one.
+    """
+    merged: Merged = {}
+    for row in found:
+        task = rows.open_writes(row)
+        for idx, channel, ref in task.writes:
+            if idx < 0 or (task.task_id, idx) not in merged:
+                merged[(task.task_id, idx)] = (task.task_path, channel, ref)
+    return merged
+
+
+def in_order(merged: Merged) -> list[tuple[str, str, Ref]]:
+    """Task id, channel and reference, sorted by (task_path, task_id, index)."""
+    keys = sorted(merged, key=lambda key: (merged[key][0], *key))
+    return [(task_id, *merged[(task_id, idx)][1:]) for task_id, idx in keys]

@@ -1,0 +1,159 @@
+"""The error tree: every error that agent_ckpt raises on purpose.
+
+    CkptError
+    ├── UsageError (ValueError)          the call is wrong; nothing was stored
+    │   ├── ValueNotStorableError        a value that no codec can keep faithfully
+    │   └── ClosedError                  the saver was closed
+    ├── ThreadConflictError (RuntimeError)  another session wrote the thread first
+    ├── UnavailableError                 busy, full, read-only; a later call can pass
+    │   ├── BusyError                    a lock was held longer than `busy_timeout_s`
+    │   ├── DiskFullError                no space left for the write
+    │   └── ReadOnlyError                the file or its folder can't be written
+    ├── CorruptionError                  stored bytes are not what was stored
+    ├── FormatError                      not our file, or a newer format
+    └── PoisonedError                    an I/O error at COMMIT: the outcome is unknown
+
+Each error is picklable, keeps its fields as attributes, and says in `retry` whether a retry can
+help. Messages name things (thread, checkpoint, file, path of a value), never a payload.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+Retry = Literal["never", "same_call", "after_reading", "after_wait"]
+ConflictReason = Literal["stale", "busy", "deleted", "expected_revision"]
+
+
+def _rebuild(cls: type[CkptError], message: str, fields: dict[str, Any]) -> CkptError:
+    return cls(message, **fields)
+
+
+class CkptError(Exception):
+    """Base of all errors of this package.
+
+    Attributes:
+        message: what happened, where, what was expected and found, what to do next.
+        fields: the structured facts behind the message; each is an attribute too.
+        retry: whether calling again can help: `"never"`, `"same_call"`, `"after_reading"`
+            (read the thread again first) or `"after_wait"`.
+    """
+
+    retry: ClassVar[Retry] = "never"
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, **fields: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fields = fields
+        for name, value in fields.items():
+            setattr(self, name, value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.fields)
+
+
+class UsageError(CkptError, ValueError):
+    """The call can't be right: a missing thread_id, an unknown option, a missing file."""
+
+    exit_code = 2
+
+
+class ValueNotStorableError(UsageError):
+    """A value that can't be kept faithfully.
+
+    Attributes:
+        path: where it stands, such as `channel_values.files['a'].x`.
+    """
+
+    path: str
+
+
+class ClosedError(UsageError):
+    """The saver was used after `close()`."""
+
+
+class ThreadConflictError(CkptError, RuntimeError):
+    """The write was refused: the thread moved on after this run restored it.
+
+    Nothing of the refused write is stored. It is a RuntimeError since LangGraph's default retry
+    policy retries most other kinds, which can't help here.
+
+    Attributes:
+        thread_id: the thread.
+        reason: `"stale"` (another session wrote first), `"busy"` (a run that is still going owns
+            the thread), `"deleted"` (the thread was deleted) or `"expected_revision"`.
+        expected: the revision that this run restored, or None where it named only a checkpoint.
+        found: the revision that the thread has now; 0 when the thread is gone.
+        wrote: whether this run had already committed something before it was refused.
+        checkpoint_id: the checkpoint that the write named, if any.
+    """
+
+    retry = "after_reading"
+    exit_code = 3
+
+    thread_id: str
+    reason: ConflictReason
+    expected: int | None
+    found: int
+    wrote: bool
+    checkpoint_id: str | None
+
+
+class UnavailableError(CkptError):
+    """The store can't do this now; the old head is intact and a later call can pass."""
+
+    retry = "after_wait"
+    exit_code = 4
+
+
+class BusyError(UnavailableError):
+    """A lock was held, or the queue was full, for longer than `busy_timeout_s`.
+
+    Attributes:
+        waited_s: how long the call waited, in seconds.
+        path: the database file.
+    """
+
+    waited_s: float
+    path: str
+
+
+class DiskFullError(UnavailableError):
+    """No space is left for this write; it was undone and the old head is intact."""
+
+    path: str
+
+
+class ReadOnlyError(UnavailableError):
+    """The database file or its folder can't be written by this process."""
+
+    path: str
+
+
+class CorruptionError(CkptError):
+    """Stored bytes are not what was stored: a changed byte, a missing row, a damaged page.
+
+    Attributes:
+        thread_id, checkpoint_ns, checkpoint_id, channel: where, as far as it is known.
+    """
+
+    exit_code = 5
+
+
+class FormatError(CkptError):
+    """The file isn't ours, is a newer format, or its schema was changed. It is left untouched."""
+
+    exit_code = 6
+
+
+class PoisonedError(CkptError):
+    """An I/O error struck at COMMIT: whether the write is on disk is unknown.
+
+    Open the file again and look: `get_tuple` tells whether the checkpoint is there.
+    """
+
+    retry = "after_reading"
+    exit_code = 7
+
+    path: str

@@ -1,0 +1,176 @@
+"""Types that the layers share: small, slotted, no I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+Ref = None | int | bytes | str | list[Any]
+"""How a stored structure points at a value: None (no value), a blob's number, an inline body, a
+dict's key inside a group, or a composite `[kind, count, check, refs]` (codec/tree.py)."""
+
+
+class Entry:
+    """One blob as it is known in memory.
+
+    Attributes:
+        body: codec byte and payload, uncompressed.
+        digest: its address under the thread's secret.
+        number: its number within the thread; 0 while it isn't known to be stored.
+        children: for a group of references, what it refers to.
+    """
+
+    __slots__ = ("body", "children", "digest", "number")
+
+    def __init__(self, body: bytes, digest: bytes, number: int = 0) -> None:
+        self.body = body
+        self.digest = digest
+        self.number = number
+        self.children: list[Any] | None = None
+
+
+class Place(NamedTuple):
+    """Where a checkpoint stands: its thread, namespace and id."""
+
+    thread_id: str
+    ns: str
+    checkpoint_id: str | None
+
+
+class ThreadRow(NamedTuple):
+    """A thread's row: the fence that every write compares and raises.
+
+    Attributes:
+        thread: the thread's number, never reused.
+        revision: commit sequence of the last accepted write.
+        session: id of the session that wrote it, or None.
+        next_blob: the next free blob number.
+        collected: rises whenever blobs were dropped, so that numbers known in memory are void.
+        secret: the key of the thread's addresses.
+    """
+
+    thread: int
+    revision: int
+    session: bytes | None
+    next_blob: int
+    collected: int
+    secret: bytes
+
+
+class CheckpointRow(NamedTuple):
+    """A checkpoint's row as it was read."""
+
+    seq: int
+    place: Place
+    parent_id: str | None
+    run_id: str | None
+    frame: bytes
+    history: bytes | None
+
+
+class WritesRow(NamedTuple):
+    """The row of one put_writes call."""
+
+    seq: int
+    place: Place
+    run_id: str | None
+    frame: bytes
+
+
+@dataclass(slots=True)
+class Body:
+    """What a checkpoint's frame holds.
+
+    Attributes:
+        v: LangGraph's format number of the checkpoint.
+        ts: its ISO 8601 time.
+        channels: name, channel_version (None: the value came without one) and reference, in order.
+        versions_seen: node to channel to channel_version.
+        updated: LangGraph's `updated_channels`.
+        metadata: body of the metadata dict.
+        rest: further keys of the checkpoint, as a body, or None.
+    """
+
+    v: int
+    ts: str
+    channels: list[tuple[str, Any, Ref]]
+    versions_seen: dict[str, dict[str, Any]]
+    updated: list[str] | None
+    metadata: bytes
+    rest: bytes | None
+
+
+@dataclass(slots=True)
+class TaskWrites:
+    """What the frame of one put_writes call holds: a task's writes, in order.
+
+    Attributes:
+        task_id, task_path: the task.
+        writes: index (LangGraph's WRITES_IDX_MAP for special channels), channel, reference.
+    """
+
+    task_id: str
+    task_path: str
+    writes: list[tuple[int, str, Ref]]
+
+
+@dataclass(slots=True)
+class History:
+    """What a kept checkpoint remembers of its pruned ancestors, per DeltaChannel.
+
+    Attributes:
+        channels: name to (has a seed, the seed's reference, writes oldest first as task id and
+            reference).
+    """
+
+    channels: dict[str, tuple[bool, Ref, list[tuple[str, Ref]]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadInfo:
+    """One line of `AgentSaver.threads()`.
+
+    Attributes:
+        thread_id: the thread.
+        revision: commit sequence of its last accepted write.
+        checkpoints, namespaces: how many it has.
+        updated: ISO 8601 time of its newest checkpoint, or None when it has only pending writes
+            or the newest can't be read.
+    """
+
+    thread_id: str
+    revision: int
+    checkpoints: int
+    namespaces: int
+    updated: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fault that `verify` found.
+
+    Attributes:
+        kind: `"damaged"`, `"missing"`, `"undecodable"`, `"orphan"` or `"file"`.
+        thread_id, checkpoint_ns, checkpoint_id: where, as far as it applies.
+        detail: what is wrong.
+    """
+
+    kind: str
+    thread_id: str | None
+    checkpoint_ns: str | None
+    checkpoint_id: str | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What `verify` looked at and found. It is true when nothing is wrong."""
+
+    threads: int
+    checkpoints: int
+    writes: int
+    blobs: int
+    findings: tuple[Finding, ...]
+
+    def __bool__(self) -> bool:
+        return not self.findings

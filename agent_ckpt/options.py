@@ -1,0 +1,106 @@
+"""Options of a saver: validated once, frozen, no I/O."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from agent_ckpt.errors import UsageError
+
+ENV_PREFIX = "AGENT_CKPT_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a saver opens and writes its store.
+
+    Attributes:
+        create: make a missing file; False refuses a missing path.
+        synchronous: `"full"`: what is acknowledged survives a power loss. `"normal"`: it survives
+            a killed process, a power loss can undo the last commits.
+        busy_timeout_s: seconds that a call waits for another process's lock before BusyError.
+        compression: `"zstd"` or `"none"`, for what is written from now on; both are always read.
+        file_mode: permission bits of a new file.
+        cache_bytes: bound, in bytes, of the encoded values kept in memory for hot threads.
+        queue_size: writes that may wait for the writer before callers wait for a place.
+    """
+
+    create: bool = True
+    synchronous: Literal["full", "normal"] = "full"
+    busy_timeout_s: float = 30.0
+    compression: Literal["zstd", "none"] = "zstd"
+    file_mode: int = 0o600
+    cache_bytes: int = 64 * 1024 * 1024
+    queue_size: int = 4096
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(Options)
+        for field in dataclasses.fields(self):
+            _check(field.name, getattr(self, field.name), hints[field.name])
+        for name in ("busy_timeout_s", "cache_bytes"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise UsageError(f"option {name} must be a finite number of at least 0, got {getattr(self, name)!r}")
+        if self.queue_size < 1:
+            raise UsageError(f"option queue_size must be at least 1, got {self.queue_size}")
+        if self.file_mode & ~0o777 or not self.file_mode & 0o600 == 0o600:
+            raise UsageError(
+                f"option file_mode must be permission bits that let the owner read and write, "
+                f"such as 0o600; got {oct(self.file_mode)}"
+            )
+
+
+def _check(name: str, value: Any, kind: Any) -> None:
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            raise UsageError(f"option {name} must be one of {', '.join(map(repr, get_args(kind)))}; got {value!r}")
+        return
+    accepted = (int, float) if kind is float else (kind,)
+    if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
+        raise UsageError(f"option {name} must be of type {kind.__name__}, got {type(value).__name__}")
+
+
+def parse(given: Mapping[str, Any]) -> Options:
+    """Make Options from keyword arguments.
+
+    Raises:
+        UsageError: for an unknown name (it lists the known ones) or a value out of range.
+    """
+    known = {f.name for f in dataclasses.fields(Options)}
+    if unknown := sorted(set(given) - known):
+        raise UsageError(f"unknown option {', '.join(unknown)}; known options: {', '.join(sorted(known))}, serde")
+    return Options(**given)
+
+
+def from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Read option values from `AGENT_CKPT_<OPTION>` variables, such as `AGENT_CKPT_SYNCHRONOUS`.
+
+    Raises:
+        UsageError: for a value that doesn't parse, naming the variable.
+    """
+    hints = get_type_hints(Options)
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(Options):
+        variable = ENV_PREFIX + field.name.upper()
+        text = environ.get(variable)
+        if text is None:
+            continue
+        try:
+            found[field.name] = _from_text(text, hints[field.name])
+        except ValueError as exc:
+            raise UsageError(f"{variable} holds {text!r}, which is no {field.name} value: {exc}") from exc
+    return found
+
+
+def _from_text(text: str, kind: Any) -> Any:
+    if get_origin(kind) is Literal:
+        return text
+    if kind is bool:
+        words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+        if text.lower() not in words:
+            raise ValueError("use true or false")
+        return words[text.lower()]
+    if kind is int:
+        return int(text, 0)
+    return kind(text)

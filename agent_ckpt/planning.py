@@ -1,0 +1,255 @@
+"""From what LangGraph hands over to plans, and from what was read to what LangGraph expects.
+
+Everything here happens on the caller's side, before a write is submitted or after a read has
+returned, so that a later change by the caller to what it handed over can't leak in.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    Checkpoint,
+    CheckpointTuple,
+    get_checkpoint_metadata,
+)
+
+from agent_ckpt.carrier import config_for, place_of, run_id_of
+from agent_ckpt.codec import expand, frame, tree
+from agent_ckpt.codec.values import DecodeError, ValueCodec
+from agent_ckpt.core.hot import HotThread
+from agent_ckpt.core.put import KEEP, PutPlan, Target
+from agent_ckpt.core.read import Found, damaged
+from agent_ckpt.core.session import Session
+from agent_ckpt.core.writes import WritesPlan
+from agent_ckpt.errors import UsageError
+from agent_ckpt.model import Body, Place, Ref, ThreadRow
+
+_OWN_KEYS = frozenset(
+    ("v", "id", "ts", "channel_values", "channel_versions", "versions_seen", "updated_channels")
+)
+_SECRET_SIZE = 16
+
+
+class Planning:
+    """Makes the plan of one write for the thread as it is known in memory."""
+
+    def __init__(self, codec: ValueCodec, hot: HotThread | None, compression: str) -> None:
+        self.hot = hot if hot is not None else HotThread(0, 0, os.urandom(_SECRET_SIZE))
+        self._codec = codec
+        self._compression = compression
+        self._ns = ""
+        self._planner = tree.Planner(
+            codec,
+            self.hot.entry_of,
+            lambda path: self.hot.lists.get((self._ns, path)),
+            lambda path: self.hot.arrays.get((self._ns, path)),
+        )
+
+    def put(
+        self,
+        config: Mapping[str, Any],
+        checkpoint: Checkpoint,
+        metadata: Mapping[str, Any],
+        new_versions: Mapping[str, Any],
+        session: Session | None,
+    ) -> PutPlan:
+        """Plan a put.
+
+        Raises:
+            UsageError: for a config or checkpoint that can't be right.
+            ValueNotStorableError: naming the path of the value.
+        """
+        at = place_of(config)
+        checkpoint_id = checkpoint.get("id")
+        if not isinstance(checkpoint_id, str) or not checkpoint_id:
+            raise UsageError("the checkpoint has no id")
+        place = at._replace(checkpoint_id=checkpoint_id)
+        self._ns = place.ns
+        full = get_checkpoint_metadata(config, metadata)  # type: ignore[arg-type]
+        rest = {key: value for key, value in checkpoint.items() if key not in _OWN_KEYS}
+        body = Body(
+            checkpoint["v"],
+            checkpoint["ts"],
+            [],
+            {node: dict(seen) for node, seen in checkpoint["versions_seen"].items()},
+            checkpoint.get("updated_channels"),
+            self._whole(full, "metadata"),
+            self._whole(rest, "checkpoint") if rest else None,
+        )
+        channels = self._channels(checkpoint, new_versions)
+        return PutPlan(
+            place,
+            at.checkpoint_id,
+            run_id_of(config, full),
+            body,
+            channels,
+            self._target(),
+            self.hot.groups,
+            self._framed([plan for _, _, plan in channels]),
+            self._compression,
+            session,
+        )
+
+    def writes(
+        self,
+        config: Mapping[str, Any],
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str,
+        session: Session | None,
+    ) -> WritesPlan:
+        """Plan a put_writes.
+
+        Raises:
+            UsageError: for a config without a checkpoint_id.
+            ValueNotStorableError: naming the path of the value.
+        """
+        place = place_of(config)
+        if place.checkpoint_id is None:
+            raise UsageError("put_writes needs the checkpoint that the writes belong to: configurable.checkpoint_id")
+        planned = []
+        for at, (channel, value) in enumerate(writes):
+            plan = self._planner.plan(value, f"writes[{at}] ({channel})")
+            planned.append((WRITES_IDX_MAP.get(channel, at), channel, plan))
+        self._planner.lists.clear()
+        self._planner.arrays.clear()
+        return WritesPlan(
+            place,
+            run_id_of(config, {}),
+            task_id,
+            task_path,
+            planned,
+            self._target(),
+            self.hot.groups,
+            self._framed([plan for _, _, plan in planned]),
+            self._compression,
+            session,
+        )
+
+    def remember(self, stored: Sequence[Any], groups: Mapping[Any, Any]) -> None:
+        """Learn from a committed write what is stored now."""
+        self.hot.adopt(stored)
+        for key, node in groups.items():
+            if node.number:
+                self.hot.groups[key] = node
+        self.hot.lists.update({(self._ns, path): items for path, items in self._planner.lists.items()})
+        self.hot.arrays.update({(self._ns, path): array for path, array in self._planner.arrays.items()})
+
+    def _target(self) -> Target:
+        return Target(self.hot.thread, self.hot.collected, self.hot.secret)
+
+    def _whole(self, value: Any, path: str) -> bytes:
+        try:
+            return self._codec.encode(value)
+        except Exception as exc:
+            raise self._codec.refuse(value, path, exc) from exc
+
+    def _channels(
+        self, checkpoint: Checkpoint, new_versions: Mapping[str, Any]
+    ) -> list[tuple[str, Any, Any]]:
+        values = checkpoint["channel_values"]
+        versions = checkpoint["channel_versions"]
+        channels: list[tuple[str, Any, Any]] = []
+        for name, version in versions.items():
+            if name in values:
+                plan: Any = self._planner.plan(values[name], f"channel_values.{name}")
+            else:
+                plan = None if name in new_versions else KEEP
+            channels.append((name, version, plan))
+        for name, value in values.items():
+            if name not in versions:
+                channels.append((name, None, self._planner.plan(value, f"channel_values.{name}")))
+        return channels
+
+    def _framed(self, plans: Sequence[Any]) -> dict[bytes, bytes]:
+        """Frames of what isn't known to be stored, made outside the transaction."""
+        return {
+            entry.digest: frame.seal_blob(entry.body, self._compression)
+            for plan in plans
+            if isinstance(plan, (tree.Entry, tree.Seq))
+            for entry in tree.entries_of(plan)
+            if not entry.number
+        }
+
+
+class Reading:
+    """Builds LangGraph's types from what a program read."""
+
+    def __init__(self, codec: ValueCodec) -> None:
+        self._codec = codec
+
+    def metadata(self, body: Body) -> dict[str, Any]:
+        decoded = self._codec.decode(body.metadata)
+        return decoded if isinstance(decoded, dict) else {}
+
+    def checkpoint_tuple(self, found: Found, session: Session | None) -> CheckpointTuple:
+        """The tuple of a checkpoint, its values fresh objects.
+
+        Raises:
+            CorruptionError: naming what is damaged.
+        """
+        body, row = found.body, found.row
+        if found.fault is not None or body is None:
+            raise found.fault or damaged(row.place, "the row", "it can't be read")
+        values = self.values(found.thread, row.place, found.blobs)
+        checkpoint: dict[str, Any] = {
+            "v": body.v,
+            "id": row.place.checkpoint_id,
+            "ts": body.ts,
+            "channel_values": {
+                name: values(ref, name) for name, _, ref in body.channels if ref is not None
+            },
+            "channel_versions": {name: version for name, version, _ in body.channels if version is not None},
+            "versions_seen": body.versions_seen,
+            "updated_channels": body.updated,
+        }
+        if body.rest is not None:
+            checkpoint.update(self._decoded(body.rest, row.place, "further keys"))
+        parent = config_for(row.place._replace(checkpoint_id=row.parent_id), session) if row.parent_id else None
+        return CheckpointTuple(
+            config=config_for(row.place, session),
+            checkpoint=checkpoint,  # type: ignore[arg-type]
+            metadata=self._decoded(body.metadata, row.place, "the metadata"),
+            parent_config=parent,
+            pending_writes=[(task_id, channel, values(ref, channel)) for task_id, channel, ref in found.writes],
+        )
+
+    def values(self, thread: ThreadRow, place: Place, blobs: Any) -> Callable[[Ref, str], Any]:
+        """A function that gives the value behind a reference of one checkpoint."""
+        expander = expand.Expander(self._codec, blobs.entries, thread.secret, blobs.faults)
+
+        def value(ref: Ref, channel: str) -> Any:
+            try:
+                return expander.value(ref)
+            except (expand.MissingBlobError, expand.DamagedRefError, DecodeError) as exc:
+                raise damaged(place, f"channel {channel!r}", str(exc), channel) from exc
+
+        return value
+
+    def learn(self, found: Found, hot: HotThread) -> None:
+        """Remember the lists and arrays of a restored head, for the put that follows."""
+        if found.body is None:
+            return
+        expander = expand.Expander(self._codec, found.blobs.entries, found.thread.secret, found.blobs.faults)
+        for name, _, ref in found.body.channels:
+            path = (found.row.place.ns, f"channel_values.{name}")
+            try:
+                items = expander.leaf_entries(ref)
+                if items is not None:
+                    hot.lists[path] = items
+                array = expander.array(ref)
+                if array is not None:
+                    hot.arrays[path] = array
+            except (expand.MissingBlobError, expand.DamagedRefError, DecodeError):
+                continue
+
+    def _decoded(self, body: bytes, place: Place, what: str) -> Any:
+        try:
+            return self._codec.decode(body)
+        except DecodeError as exc:
+            raise damaged(place, what, str(exc)) from exc
+

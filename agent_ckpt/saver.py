@@ -1,0 +1,344 @@
+"""AgentSaver: the checkpointer to pass to a graph."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from agent_ckpt import options as opts
+from agent_ckpt import steps, work
+from agent_ckpt.carrier import Carrier
+from agent_ckpt.codec.values import ValueCodec
+from agent_ckpt.core.hot import HotCache
+from agent_ckpt.errors import UsageError
+from agent_ckpt.model import ThreadInfo, VerifyReport
+from agent_ckpt.sqlite import SqliteBackend
+from agent_ckpt.work import OnDamage, Store, Thread
+
+_URL_VARIABLE = "AGENT_CKPT_URL"
+
+
+class AgentSaver(BaseCheckpointSaver[Any]):
+    """A LangGraph checkpointer on one SQLite file in WAL mode, for sync and async use.
+
+    One object serves every OS thread and every event loop; it may be built at import time or
+    inside a coroutine, opens at its first use, and needs no `setup()`. `with` and `async with`
+    close it; a script that never closes it still exits, with its data safe.
+
+    When `put` or `put_writes` returns, what it was given is on disk (`synchronous="full"`). A
+    write of a run whose thread moved on since the run restored it is refused with
+    ThreadConflictError before anything of it is stored.
+
+    Args:
+        target: a path (str or PathLike), `":memory:"`, or a `sqlite:///` URL.
+        serde: a serializer of your own, which every value then goes through whole. Without one,
+            LangGraph's is used, with exact fast paths for plain data and LangChain messages.
+        **options: see `Options`.
+
+    Raises:
+        UsageError: for a target or an option that can't be right. No file is touched yet.
+    """
+
+    def __init__(self, target: str | os.PathLike[str], *, serde: SerializerProtocol | None = None, **options: Any):
+        super().__init__(serde=serde)
+        self._options = opts.parse(options)
+        self._backend = SqliteBackend(target, self._options)
+        self._hot = HotCache(self._options.cache_bytes)
+        self._carrier = Carrier(id(self._backend))
+
+    @classmethod
+    def from_conn_string(cls, conn_string: str | os.PathLike[str], **options: Any) -> AgentSaver:
+        """The same as `AgentSaver(conn_string, **options)`, usable with or without `with`."""
+        return cls(conn_string, **options)
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None, **options: Any) -> AgentSaver:
+        """Open what `AGENT_CKPT_URL` names, with options from `AGENT_CKPT_<OPTION>` variables.
+
+        Args:
+            environ: where to look; the process's environment if None.
+            **options: take precedence over the variables.
+
+        Raises:
+            UsageError: when `AGENT_CKPT_URL` is not set, or a variable's value doesn't parse.
+        """
+        source = os.environ if environ is None else environ
+        url = source.get(_URL_VARIABLE)
+        if not url:
+            raise UsageError(f"{_URL_VARIABLE} is not set: give it a path or a sqlite:/// URL")
+        return cls(url, **{**opts.from_environment(source), **options})
+
+    def __repr__(self) -> str:
+        return f"AgentSaver({self._backend.target!r})"
+
+    # Lifecycle
+
+    def setup(self) -> None:
+        """Open the store now. Harmless at any time; the first use does it otherwise."""
+        self._run(work.touch())
+
+    async def asetup(self) -> None:
+        """`setup`, async."""
+        await self._arun(work.touch())
+
+    def close(self) -> None:
+        """Finish accepted writes and close the file. Idempotent; later use raises ClosedError."""
+        self._backend.close()
+
+    async def aclose(self) -> None:
+        """`close`, async."""
+        await self._backend.aclose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    # Storing and restoring
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Restore a checkpoint: the one that the config names, or the head (latest checkpoint).
+
+        Returns:
+            The checkpoint with its pending writes in (task_path, task_id, idx) order, all fresh
+            objects; None when the thread or the checkpoint isn't stored.
+
+        Raises:
+            UsageError: for a config without a usable thread_id.
+            CorruptionError: when what is stored was damaged, naming the row.
+            ThreadConflictError: inside a task of a run that has lost its thread.
+        """
+        return self._run(work.get_tuple(self._store, config))
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """`get_tuple`, async."""
+        return await self._arun(work.get_tuple(self._store, config))
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Store a checkpoint; durable when this returns.
+
+        The config's `checkpoint_id` names the parent. Storing the same checkpoint again changes
+        nothing.
+
+        Returns:
+            The config that addresses the stored checkpoint and continues the session.
+
+        Raises:
+            ThreadConflictError: when the thread moved on; nothing was stored.
+            ValueNotStorableError: for a value that can't be kept, naming its path; nothing was stored.
+            UnavailableError: locked for longer than `busy_timeout_s`, disk full, read-only.
+        """
+        return self._run(work.put(self._store, config, checkpoint, metadata, new_versions))
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """`put`, async. Cancelled, it has stored everything or nothing."""
+        return await self._arun(work.put(self._store, config, checkpoint, metadata, new_versions))
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Store a task's writes to the checkpoint that the config names; durable when this returns.
+
+        They may arrive before their checkpoint. A regular write that is stored already is left as
+        it is; a special one (error, scheduled, interrupt, resume) replaces the one before.
+
+        Raises:
+            ThreadConflictError, ValueNotStorableError, UnavailableError: as for `put`.
+        """
+        self._run(work.put_writes(self._store, config, writes, task_id, task_path))
+
+    async def aput_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """`put_writes`, async. Cancelled, it has stored everything or nothing."""
+        await self._arun(work.put_writes(self._store, config, writes, task_id, task_path))
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+        on_damage: OnDamage = "raise",
+    ) -> Iterator[CheckpointTuple]:
+        """List checkpoints, newest first in commit order.
+
+        Nothing is held between two items: the iterator reads a page at a time, so calls inside
+        the loop and iterators left half-read are fine.
+
+        Args:
+            config: the thread, and the namespace and checkpoint_id where it names them; None for
+                every thread.
+            filter: metadata that must be equal, type included (True is not 1, None is not absent).
+            before: only checkpoints older than the one it names: committed before it; in another
+                namespace, whose parent was committed before it. Of an id that isn't stored, those
+                whose id sorts below it.
+            limit: at most so many.
+            on_damage: `"raise"` CorruptionError when a damaged checkpoint is reached, or `"skip"`
+                it with a warning in the log.
+
+        Raises:
+            UsageError: for a negative limit or an unusable config.
+        """
+        query = work.Listing(self._store, config, filter, before, limit, on_damage)
+        return query.items(self._run)
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+        on_damage: OnDamage = "raise",
+    ) -> AsyncIterator[CheckpointTuple]:
+        """`list`, async."""
+        query = work.Listing(self._store, config, filter, before, limit, on_damage)
+        async for item in query.aitems(self._arun):
+            yield item
+
+    def get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """What DeltaChannels are rebuilt from at a checkpoint: a seed and the writes since."""
+        return self._run(work.delta_history(self._store, config, channels))
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """`get_delta_channel_history`, async."""
+        return await self._arun(work.delta_history(self._store, config, channels))
+
+    def get_next_version(self, current: Any, channel: None = None) -> Any:
+        """The next channel_version: 1, 2, ...; in a thread that came from another saver, in its style."""
+        return work.next_version(current)
+
+    # Threads
+
+    def exists(self, thread: Thread) -> bool:
+        """Whether anything is stored of a thread (an id or a config)."""
+        return self._run(work.exists(thread))
+
+    async def aexists(self, thread: Thread) -> bool:
+        """`exists`, async."""
+        return await self._arun(work.exists(thread))
+
+    def threads(self) -> Iterator[ThreadInfo]:
+        """Every thread, by id."""
+        return iter(self._run(work.threads()))
+
+    async def athreads(self) -> Sequence[ThreadInfo]:
+        """`threads`, async."""
+        return await self._arun(work.threads())
+
+    def delete_thread(self, thread_id: Thread) -> None:
+        """Delete a thread whole: checkpoints, writes and values, in one transaction.
+
+        A run that restored it before can't bring it back. A thread that isn't stored is no error.
+        """
+        self._run(work.delete_thread(self._store, thread_id))
+
+    async def adelete_thread(self, thread_id: Thread) -> None:
+        """`delete_thread`, async."""
+        await self._arun(work.delete_thread(self._store, thread_id))
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Delete what runs stored: their checkpoints, and their writes wherever they stand.
+
+        What later checkpoints of other runs need for their DeltaChannels is kept for them.
+        """
+        self._run(work.delete_for_runs(self._store, run_ids))
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """`delete_for_runs`, async."""
+        await self._arun(work.delete_for_runs(self._store, run_ids))
+
+    def copy_thread(self, source_thread_id: Thread, target_thread_id: Thread) -> None:
+        """Copy a thread whole to a new id.
+
+        Raises:
+            UsageError: when the source isn't stored, or the target exists.
+        """
+        self._run(work.copy_thread(self._store, source_thread_id, target_thread_id))
+
+    async def acopy_thread(self, source_thread_id: Thread, target_thread_id: Thread) -> None:
+        """`copy_thread`, async."""
+        await self._arun(work.copy_thread(self._store, source_thread_id, target_thread_id))
+
+    def prune(self, thread_ids: Sequence[Thread], *, strategy: str = "keep_latest") -> None:
+        """Drop old checkpoints.
+
+        Args:
+            thread_ids: the threads; one that isn't stored is no error.
+            strategy: `"keep_latest"` keeps each namespace's newest checkpoint with its pending
+                writes, and for its DeltaChannels what they are rebuilt from. `"delete"` and
+                `"delete_all"` delete the threads.
+
+        Raises:
+            UsageError: for another strategy.
+        """
+        self._run(work.prune(self._store, thread_ids, strategy))
+
+    async def aprune(self, thread_ids: Sequence[Thread], *, strategy: str = "keep_latest") -> None:
+        """`prune`, async."""
+        await self._arun(work.prune(self._store, thread_ids, strategy))
+
+    def verify(self) -> VerifyReport:
+        """Check the whole store, reading only: the file, every row, reference, address and value.
+
+        Returns:
+            A report that is true when nothing is wrong, with a finding for each fault.
+        """
+        return self._run(work.verify(self._store))
+
+    async def averify(self) -> VerifyReport:
+        """`verify`, async."""
+        return await self._arun(work.verify(self._store))
+
+    # Plumbing
+
+    @property
+    def _store(self) -> Store:
+        # Made per call: LangGraph's strict mode copies the saver and gives the copy another serde.
+        return Store(ValueCodec(self.serde), self._hot, self._carrier, self._options)
+
+    def _run(self, work_steps: steps.Steps[steps.T]) -> steps.T:
+        return steps.run(self._backend, work_steps)
+
+    async def _arun(self, work_steps: steps.Steps[steps.T]) -> steps.T:
+        return await steps.arun(self._backend, work_steps)

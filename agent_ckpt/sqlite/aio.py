@@ -1,0 +1,167 @@
+"""Async reads: one aiosqlite connection per running event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import aiosqlite
+
+from agent_ckpt.backend import Factory, T
+from agent_ckpt.sqlite import errors, fork
+from agent_ckpt.sqlite.drive import Counter, read
+from agent_ckpt.sqlite.fork import GATE
+
+_ROWS_AT_ONCE = 64
+_JOIN_S = 2.0
+
+
+class _LoopReader:
+    """The reader of one event loop: an aiosqlite connection, opened on its worker by the first hop.
+
+    aiosqlite has no public call that runs several statements in one hop, nor one that opens without an await
+    (which a cancellation can leave half done), so some of its private parts are used here, and only here. Its
+    `_execute` would do for the hop, but ties it to a future of the loop, and the worker dies of a loop that was
+    closed meanwhile.
+    """
+
+    def __init__(self, open_reader: Callable[[], sqlite3.Connection]) -> None:
+        self._open = open_reader
+        self._submitting = threading.Lock()
+        self._stopped = False
+        self.shared = aiosqlite.Connection(open_reader, _ROWS_AT_ONCE)
+        self.worker: threading.Thread = self.shared._thread
+        # A worker that is no daemon keeps the program of somebody who never closes from ending.
+        self.worker.daemon = True
+        self.worker.start()
+
+    def connection(self) -> sqlite3.Connection:
+        """The open connection; called on the worker."""
+        if self.shared._connection is None:
+            self.shared._connection = self._open()
+        return self.shared._connection
+
+    def submit(self, work: Callable[[], Any]) -> bool:
+        """Queue a hop; False if the worker is to end, when nobody would ever run it."""
+        with self._submitting:
+            # A hop that is given to a dead worker would be waited for for ever.
+            if self._stopped or not self.worker.is_alive():
+                return False
+            self.shared._tx.put_nowait((None, work))
+            return True
+
+    def close_connection(self) -> None:
+        connection, self.shared._connection = self.shared._connection, None
+        if connection is not None:
+            connection.close()
+
+    def stop(self) -> None:
+        """Close and end the worker; may be called from anywhere, waits for nothing."""
+        if self.submit(self._close_and_stop):
+            self._stopped = True
+        elif not self.worker.is_alive():
+            self.close_connection()
+
+    def _close_and_stop(self) -> None:
+        with GATE:
+            self.close_connection()
+        # On this thread there is no event loop that `stop` could tie a future to.
+        self.shared.stop()
+
+    def abandon(self) -> None:
+        connection, self.shared._connection = self.shared._connection, None
+        if connection is not None:
+            fork.abandon(connection)
+
+
+class LoopReaders:
+    """Runs read programs for tasks: the whole program in one hop to the loop's worker."""
+
+    def __init__(
+        self, path: str, open_reader: Callable[[], sqlite3.Connection], counter: Counter, busy_timeout_s: float
+    ) -> None:
+        self._path = path
+        self._open = open_reader
+        self._counter = counter
+        self._lock = threading.Lock()
+        self._readers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopReader] = weakref.WeakKeyDictionary()
+
+    async def call(self, factory: Factory[T]) -> T:
+        loop = asyncio.get_running_loop()
+        reader = self._reader(loop)
+        future: asyncio.Future[T] = loop.create_future()
+
+        def hop() -> None:
+            try:
+                with GATE:
+                    if future.cancelled():
+                        return
+                    outcome: Any = read(reader.connection(), factory(), self._counter)
+                settle: Callable[[Any], None] = future.set_result
+            except BaseException as exc:  # noqa: BLE001 (the task that waits is told, whatever it is)
+                outcome, settle = exc, future.set_exception
+            # A loop that was closed meanwhile has nobody waiting on it any more.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(_settle, future, settle, outcome)
+
+        while not reader.submit(hop):
+            self._forget(loop, reader)
+            reader = self._reader(loop)
+        try:
+            return await future
+        except sqlite3.Error as exc:
+            self._forget(loop, reader)
+            raise errors.translate(exc, self._path, "a read") from exc
+
+    def _reader(self, loop: asyncio.AbstractEventLoop) -> _LoopReader:
+        with self._lock:
+            self._drop_closed_loops()
+            reader = self._readers.get(loop)
+            if reader is None:
+                reader = self._readers[loop] = _LoopReader(self._open)
+                weakref.finalize(loop, reader.stop).atexit = False
+            return reader
+
+    def _drop_closed_loops(self) -> None:
+        for loop in [loop for loop in self._readers if loop.is_closed()]:
+            self._readers.pop(loop).stop()
+
+    def _forget(self, loop: asyncio.AbstractEventLoop, reader: _LoopReader) -> None:
+        with self._lock:
+            if self._readers.get(loop) is reader:
+                del self._readers[loop]
+        reader.stop()
+
+    def stop(self, wait_s: float = _JOIN_S) -> None:
+        """End all workers, and wait a little for them."""
+        readers = list(self._readers.values())
+        self._readers.clear()
+        for reader in readers:
+            reader.stop()
+        for reader in readers:
+            if reader.worker is not threading.current_thread():
+                reader.worker.join(wait_s)
+
+    def close_handles(self) -> None:
+        """Close the connections under the workers, which open anew at their next call."""
+        for reader in list(self._readers.values()):
+            reader.close_connection()
+
+    def abandon(self) -> None:
+        """Let go of all connections without closing them, for ever."""
+        for reader in list(self._readers.values()):
+            reader.abandon()
+
+    def after_in_child(self) -> None:
+        self._lock = threading.Lock()
+        self._readers = weakref.WeakKeyDictionary()
+
+
+def _settle(future: asyncio.Future[Any], settle: Callable[[Any], None], outcome: Any) -> None:
+    if not future.done():
+        settle(outcome)

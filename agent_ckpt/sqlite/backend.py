@@ -1,0 +1,285 @@
+"""The SQLite backend: opens lazily, hands reads to readers and writes to the writer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import threading
+import time
+import weakref
+from contextlib import closing
+from typing import Any
+
+from agent_ckpt.backend import Factory, T
+from agent_ckpt.errors import ClosedError, UnavailableError, UsageError
+from agent_ckpt.options import Options
+from agent_ckpt.sqlite import connect, errors, files, fork, guard, schema, target, wal
+from agent_ckpt.sqlite.aio import LoopReaders
+from agent_ckpt.sqlite.drive import Counter, Hook
+from agent_ckpt.sqlite.group import Handle
+from agent_ckpt.sqlite.readers import ReaderPool
+from agent_ckpt.sqlite.writer import Writer
+
+log = logging.getLogger("agent_ckpt")
+
+_EXIT_WAIT_S = 0.5
+
+
+class SqliteBackend:
+    """A store in one SQLite file, or in this process's memory. See `agent_ckpt.backend.Backend`.
+
+    Args:
+        given: a path (str or PathLike), ":memory:" or a `sqlite:///` URL; `?mode=rw` refuses a missing file.
+        options: see `Options`.
+
+    Raises:
+        UsageError: if `given` can't be a target. No file is touched before the first call.
+
+    Attributes:
+        on_statement: called with the name of each statement of a program, and with the text of each statement
+            that controls a transaction ("BEGIN", "COMMIT", ...), once per call into sqlite3.
+    """
+
+    def __init__(self, given: Any, options: Options | None = None) -> None:
+        self._options = options or Options()
+        self._store = _Store(target.parse(given, self._options.create), self._options)
+        fork.register(self._store)
+        # A saver that is dropped without close must not leave a worker and open files behind.
+        self._finalizer = weakref.finalize(self, self._store.dispose)
+
+    @property
+    def target(self) -> str:
+        return self._store.target.path
+
+    @property
+    def on_statement(self) -> Hook | None:
+        return self._store.counter.hook
+
+    @on_statement.setter
+    def on_statement(self, hook: Hook | None) -> None:
+        self._store.counter.hook = hook
+
+    def run(self, factory: Factory[T], *, write: bool = False) -> T:
+        store = self._store
+        store.ready()
+        return store.writer.call(factory) if write else store.pool.call(factory)
+
+    async def arun(self, factory: Factory[T], *, write: bool = False) -> T:
+        store = self._store
+        if store.needs_opening:
+            await asyncio.get_running_loop().run_in_executor(None, store.ready)
+        else:
+            store.ready()
+        return await (store.writer.acall(factory) if write else store.loops.call(factory))
+
+    def close(self) -> None:
+        self._finalizer.detach()
+        self._store.close()
+
+    async def aclose(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, self.close)
+
+
+class _Store:
+    """All that is open of a backend; apart from it, so that a dropped backend can be collected."""
+
+    def __init__(self, where: target.Target, options: Options) -> None:
+        self.target = where
+        self.options = options
+        self.counter = Counter()
+        self._opening = threading.Lock()
+        self._is_open = False
+        self._closed = False
+        self._refused: str | None = None
+        self._keeper: sqlite3.Connection | None = None
+        self._inode: fork.Inode | None = None
+        self._guard: guard.Guard | None = None
+        wait_s = options.busy_timeout_s
+        self.writer = Writer(where.path, self._open_writer, self.counter, wait_s, options.queue_size)
+        self.pool = ReaderPool(where.path, self._open_reader, self.counter, wait_s)
+        self.loops = LoopReaders(where.path, self._open_reader, self.counter, wait_s)
+
+    @property
+    def needs_opening(self) -> bool:
+        return not self._is_open
+
+    def ready(self) -> None:
+        """Open what is not open yet.
+
+        Raises:
+            ClosedError, UsageError, FormatError, CorruptionError, UnavailableError: and nothing is open.
+        """
+        fork.check_process()
+        if self._closed:
+            raise self._closed_error()
+        if self._refused is not None:
+            raise UsageError(f"{self.target.path} can't be used in this process: {self._refused}")
+        if self._is_open:
+            return
+        with self._opening:
+            if not self._is_open:
+                self._open()
+                self._is_open = True
+
+    def _open(self) -> None:
+        path = self.target.path
+        try:
+            with fork.GATE:
+                if self.target.memory:
+                    self._open_memory()
+                else:
+                    self._open_file()
+        except sqlite3.Error as exc:
+            raise errors.translate(exc, path, "opening", self.options.busy_timeout_s) from exc
+
+    def _open_memory(self) -> None:
+        # It lives for as long as one connection is open.
+        self._keeper = connect.connect(self.target.uri)
+        schema.create(self._keeper)
+
+    def _open_file(self) -> None:
+        path, uri = self.target.path, self.target.uri
+        if not target.check_place(self.target) and files.make(path, self.options.file_mode):
+            log.info("made a new database: %s", path)
+        found = files.status(path)
+        if found is None:
+            raise UsageError(f"{path} was deleted while it was being opened", path=path)
+        inode = files.inode_of(found)
+        fork.check_refused(inode, path)
+        guard.tell_once()
+        ours = schema.look(path, uri)
+        if found.st_size:
+            files.narrow(path)
+        self._inode, self._guard = inode, guard.share(path, inode)
+        fork.opened(inode)
+        try:
+            self._complete(ours)
+        except BaseException:
+            self._release_file()
+            raise
+
+    def _complete(self, ours: bool) -> None:
+        """Check the tables of a file that is ours, and finish one that is new or half made."""
+        wait = guard.Pauses(time.monotonic() + self.options.busy_timeout_s)
+        while True:
+            try:
+                if ours:
+                    reader = self._open_reader()
+                    if schema.check(reader, self.target.path):
+                        self.pool.give(reader)
+                        return
+                    reader.close()
+                self._set_up(wait.deadline)
+                ours = True
+            except sqlite3.Error as exc:
+                if not errors.is_busy(exc) or not wait.sleep():
+                    raise
+
+    def _set_up(self, deadline: float) -> None:
+        # Sixteen processes that make one fresh file take turns here.
+        assert self._guard is not None
+        if not self._guard.acquire(deadline):
+            raise errors.busy(self.target.path, self.options.busy_timeout_s)
+        try:
+            with closing(connect.connect(f"{self.target.uri}?mode=rw")) as connection:
+                connect.set_synchronous(connection, "full")
+                schema.set_up(connection, self.target.path)
+        finally:
+            self._guard.release()
+
+    def _release_file(self) -> None:
+        inode, self._inode, self._guard = self._inode, None, None
+        if inode is not None:
+            fork.closed(inode)
+            guard.give_back(inode)
+
+    def _check_inode(self) -> None:
+        """A file that was replaced is another store; going on would write half a run into each."""
+        found = files.status(self.target.path)
+        if found is None or files.inode_of(found) != self._inode:
+            raise UnavailableError(
+                f"{self.target.path} was deleted or replaced while this saver had it open; make a new saver",
+                path=self.target.path,
+            )
+
+    def _open_reader(self) -> sqlite3.Connection:
+        if self._closed:
+            raise self._closed_error()
+        if self.target.memory:
+            return connect.open_reader(self.target.uri, self.options.busy_timeout_s)
+        self._check_inode()
+        return connect.open_reader(f"{self.target.uri}?mode=rw", self.options.busy_timeout_s)
+
+    def _open_writer(self) -> Handle:
+        path, level = self.target.path, self.options.synchronous
+        uri = self.target.uri
+        if not self.target.memory:
+            self._check_inode()
+            uri += "?mode=rw"
+        connection = connect.open_writer(uri, level, wal.FOLD_PAGES, wal.FILE_BYTES)
+        watch = None if self.target.memory else wal.Wal(path, self._wal_lost)
+        return Handle(connection, path, self.counter, self._guard, watch)
+
+    def _wal_lost(self) -> None:
+        """Never use or close these handles again: closing would fold a WAL that is nobody's into the file."""
+        assert self._inode is not None
+        self._refused = fork.WAL_LOST
+        fork.refuse(self._inode, self._refused)
+        self.writer.abandon()
+        self.pool.abandon()
+        self.loops.abandon()
+
+    def _closed_error(self) -> ClosedError:
+        return ClosedError(f"the saver of {self.target.path} was closed; make a new one")
+
+    # Ends
+
+    def close(self) -> None:
+        """Finish accepted writes and close every handle. Idempotent."""
+        fork.check_process()
+        self._closed = True
+        self.pool.close()
+        self.loops.stop()
+        self.writer.close()
+        self._close_rest()
+
+    def dispose(self) -> None:
+        """Close what can be closed without waiting: the saver was dropped, or the program ends."""
+        fork.check_process()
+        self._closed = True
+        self.pool.close()
+        self.loops.stop(_EXIT_WAIT_S)
+        self.writer.dispose()
+        self._close_rest()
+
+    def _close_rest(self) -> None:
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.close()
+        self._release_file()
+
+    def close_handles(self) -> None:
+        """Before a fork: nothing of a file may be open. What is in memory would be lost, and is refused after it."""
+        if self.target.memory:
+            return
+        self.pool.close_handles()
+        self.loops.close_handles()
+        self.writer.close_handle()
+        if self._guard is not None:
+            self._guard.close()
+
+    def after_in_child(self, inherited: bool) -> None:
+        self._opening = threading.Lock()
+        if inherited or self.target.memory:
+            self.writer.abandon()
+            self.pool.abandon()
+            self.loops.abandon()
+        self.writer.after_in_child()
+        self.pool.after_in_child()
+        self.loops.after_in_child()
+        if self._keeper is not None:
+            fork.abandon(self._keeper)
+            self._refused = "it is in the memory of the process that made it; a forked child can't share it"
+        elif inherited and self._is_open:
+            self._refused = fork.INHERITED

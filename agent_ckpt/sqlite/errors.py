@@ -1,0 +1,113 @@
+"""The one place where errors of the sqlite3 driver become errors of this package.
+
+driver code                          error
+BUSY, LOCKED                         BusyError
+FULL                                 DiskFullError
+READONLY, PERM, CANTOPEN, AUTH       ReadOnlyError
+CORRUPT                              CorruptionError
+NOTADB                               FormatError
+IOERR                                UnavailableError (DiskFullError where no space is left)
+PROTOCOL, NOMEM, INTERRUPT           UnavailableError
+TOOBIG                               UsageError
+anything else                        CkptError
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+
+from agent_ckpt.errors import (
+    BusyError,
+    CkptError,
+    CorruptionError,
+    DiskFullError,
+    FormatError,
+    ReadOnlyError,
+    UnavailableError,
+    UsageError,
+)
+
+_UNWRITABLE = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_AUTH}
+_PASSING = {sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_INTERRUPT}
+_NO_SPACE_BYTES = 64 * 1024
+
+
+def code(exc: BaseException) -> int:
+    """The primary result code of a driver error; SQLITE_ERROR where the driver gives none, 0 for others."""
+    if not isinstance(exc, sqlite3.Error):
+        return 0
+    return int(getattr(exc, "sqlite_errorcode", sqlite3.SQLITE_ERROR)) & 0xFF
+
+
+def is_busy(exc: BaseException) -> bool:
+    return code(exc) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def free_bytes(path: str) -> int | None:
+    """Bytes that this user may still write on the disk of `path`, None where that can't be told."""
+    try:
+        found = os.statvfs(os.path.dirname(path) or ".")
+    except (AttributeError, OSError, ValueError):
+        return None
+    return found.f_bavail * found.f_frsize
+
+
+def busy(path: str, waited_s: float, held: str = "another process or connection holds its write lock") -> BusyError:
+    return BusyError(
+        f"{path} stayed busy for {waited_s:.1f} s: {held}. Nothing was changed; call again, "
+        f"or raise the option busy_timeout_s.",
+        waited_s=waited_s,
+        path=path,
+    )
+
+
+def disk_full(path: str, what: str) -> DiskFullError:
+    free = free_bytes(path)
+    hint = "" if free is None else f" ({free // 1024} KiB are free there)"
+    return DiskFullError(
+        f"no space left for {what} on {path}{hint}. It was undone and what was stored before is intact; "
+        f"free some space and call again.",
+        path=path,
+    )
+
+
+def translate(exc: sqlite3.Error, path: str, what: str, waited_s: float = 0.0) -> CkptError:
+    """Make the package's error of a driver error.
+
+    Args:
+        exc: what the driver raised; the caller raises the result `from` it.
+        path: the database file, for the message.
+        what: the operation, such as "a write" or "opening".
+        waited_s: how long the call has waited, for BusyError.
+    """
+    found = code(exc)
+    name = getattr(exc, "sqlite_errorname", type(exc).__name__)
+    if is_busy(exc):
+        return busy(path, waited_s)
+    if found == sqlite3.SQLITE_FULL:
+        return disk_full(path, what)
+    if found == sqlite3.SQLITE_IOERR:
+        free = free_bytes(path)
+        if free is not None and free < _NO_SPACE_BYTES:
+            return disk_full(path, what)
+        return UnavailableError(f"{what} on {path} failed with an I/O error ({name}): {exc}", path=path)
+    if found in _UNWRITABLE:
+        return ReadOnlyError(
+            f"{what} on {path} was refused ({name}: {exc}): this process can't write the file or its folder. "
+            f"Check the rights of both; WAL mode needs to write the folder too.",
+            path=path,
+        )
+    if found == sqlite3.SQLITE_CORRUPT:
+        return CorruptionError(
+            f"{what} found damage in {path} ({name}: {exc}). Copy the file and its -wal before anything else, "
+            f"then restore a backup or read what can still be read.",
+            path=path,
+        )
+    if found == sqlite3.SQLITE_NOTADB:
+        return FormatError(f"{path} is no SQLite database: {exc}. It was left untouched.", path=path)
+    if found in _PASSING:
+        return UnavailableError(f"{what} on {path} failed ({name}): {exc}. Call again.", path=path)
+    if found == sqlite3.SQLITE_TOOBIG:
+        return UsageError(f"{what} on {path} holds a value larger than SQLite can store ({name}).", path=path)
+    return CkptError(f"{what} on {path} failed ({name}): {exc}", path=path)

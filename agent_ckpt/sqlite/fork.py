@@ -1,0 +1,178 @@
+"""Fork safety: no SQLite handle ever crosses a fork.
+
+SQLite keeps its file locks per process in tables that a fork copies while the kernel's locks stay behind. A child
+that has inherited an open handle, even one that it never touches, therefore gets no real locks on that file from
+any new handle either: another process may then delete the live WAL under it. So the parent closes everything
+first: a fork waits until no call is inside SQLite, every backend closes its handles, and parent and child
+both open anew at their next call. That also makes sure that no mutex of SQLite is held by another worker at
+the moment of the fork, which would hang the child for ever.
+
+Where that isn't possible (a call stays inside for longer than `FORK_WAIT_S`, or a C extension forks without
+Python's hooks) the inherited files are remembered and refused in the child with a UsageError.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Protocol
+
+from agent_ckpt.errors import UsageError
+
+FORK_WAIT_S = 5.0
+
+INHERITED = (
+    "it was forked while a call was inside the database, or past Python's fork hooks, and SQLite can't lock the file "
+    "here any more. Fork when no call is running, or start the process with the spawn or forkserver method"
+)
+WAL_LOST = "its -wal was deleted under this process, so its view of the file is wrong. Start a new process"
+
+Inode = tuple[int, int]
+
+
+class Participant(Protocol):
+    """What has handles that must not cross a fork."""
+
+    def close_handles(self) -> None:
+        """Close every handle; the next call opens anew. Called when no call is inside."""
+
+    def after_in_child(self, inherited: bool) -> None:
+        """Replace all locks and forget every caller. With `inherited`, abandon the handles unclosed."""
+
+
+class Gate:
+    """Counts the calls that are inside SQLite, and holds new ones back while the process forks."""
+
+    def __init__(self) -> None:
+        self._free = threading.Condition()
+        self._inside = 0
+        self._frozen = False
+
+    def __enter__(self) -> None:
+        with self._free:
+            while self._frozen:
+                self._free.wait()
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._free:
+            self._inside -= 1
+            if self._frozen:
+                self._free.notify_all()
+
+    def freeze(self, wait_s: float) -> bool:
+        """Hold new calls back and wait for those inside; False if some are still there."""
+        deadline = time.monotonic() + wait_s
+        with self._free:
+            self._frozen = True
+            while self._inside and (left := deadline - time.monotonic()) > 0:
+                self._free.wait(left)
+            return not self._inside
+
+    def thaw(self) -> None:
+        with self._free:
+            self._frozen = False
+            self._free.notify_all()
+
+    def reset(self) -> None:
+        self.__init__()  # type: ignore[misc]
+
+
+GATE = Gate()
+_participants: weakref.WeakSet[Participant] = weakref.WeakSet()
+_open_inodes: dict[Inode, int] = {}
+_refused: dict[Inode, str] = {}
+_pid = os.getpid()
+_clean = True
+
+
+_in_child_first: list[Callable[[], None]] = []
+
+
+def on_child(replace_locks: Callable[[], None]) -> None:
+    """Have a module's own locks replaced in every forked child."""
+    _in_child_first.append(replace_locks)
+
+
+def register(participant: Participant) -> None:
+    _participants.add(participant)
+
+
+def opened(inode: Inode) -> None:
+    """Count an open handle on a database file of this process."""
+    _open_inodes[inode] = _open_inodes.get(inode, 0) + 1
+
+
+def closed(inode: Inode) -> None:
+    left = _open_inodes.get(inode, 0) - 1
+    if left > 0:
+        _open_inodes[inode] = left
+    else:
+        _open_inodes.pop(inode, None)
+
+
+def is_open_here(inode: Inode) -> bool:
+    return inode in _open_inodes
+
+
+def check_process() -> None:
+    """Notice a fork that went past Python's hooks; to be called before each use of a handle."""
+    if os.getpid() != _pid:
+        _in_child(clean=False)
+
+
+def refuse(inode: Inode, why: str) -> None:
+    """Never open that file in this process again: SQLite's idea of its locks is wrong here."""
+    _refused[inode] = why
+
+
+def check_refused(inode: Inode, path: str) -> None:
+    """
+    Raises:
+        UsageError: if the file can't be opened safely in this process.
+    """
+    if inode in _refused:
+        raise UsageError(f"{path} can't be used in this process: {_refused[inode]}", path=path)
+
+
+def abandon(connection: sqlite3.Connection) -> None:
+    """Keep an inherited connection from ever being closed, also not at the end of the interpreter.
+
+    Closing it would fold and delete the WAL with what this process wrongly believes about the locks.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+
+
+def _before() -> None:
+    global _clean
+    _clean = GATE.freeze(FORK_WAIT_S)
+    if _clean:
+        for participant in list(_participants):
+            participant.close_handles()
+
+
+def _in_parent() -> None:
+    GATE.thaw()
+
+
+def _in_child(clean: bool | None = None) -> None:
+    global _pid
+    _pid = os.getpid()
+    inherited = not (_clean if clean is None else clean)
+    GATE.reset()
+    for replace_locks in _in_child_first:
+        replace_locks()
+    if inherited:
+        for inode in _open_inodes:
+            refuse(inode, INHERITED)
+    for participant in list(_participants):
+        participant.after_in_child(inherited)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

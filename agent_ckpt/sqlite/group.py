@@ -1,0 +1,212 @@
+"""One group commit: programs in savepoints of one transaction, one COMMIT, then the answers."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from typing import Any
+
+from agent_ckpt.backend import Row, Statement
+from agent_ckpt.errors import PoisonedError
+from agent_ckpt.sqlite import errors, fork, wal
+from agent_ckpt.sqlite.drive import Counter, drive, roll_back
+from agent_ckpt.sqlite.guard import PAUSE_MAX_S, Guard, Pauses
+from agent_ckpt.sqlite.jobs import Job, announce, as_ours, own_copy
+
+GROUP_BYTES = 8 * 1024 * 1024
+
+_UNDOES_ALL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_CORRUPT}
+_UNDONE_AT_COMMIT = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_CONSTRAINT}
+
+
+class Handle:
+    """The writer's connection with the guard of its file."""
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        path: str,
+        counter: Counter,
+        guard: Guard | None = None,
+        wal_watch: wal.Wal | None = None,
+    ) -> None:
+        self.connection = connection
+        self.path = path
+        self.counter = counter
+        self.guard = guard
+        self.wal = wal_watch
+        self._guarded = False
+        self.bytes = 0
+
+    def begin(self) -> bool:
+        """Begin a write transaction; False if the guard or SQLite's lock is held by somebody else."""
+        if self.guard is not None and not self._guarded:
+            if not self.guard.try_acquire(PAUSE_MAX_S):
+                return False
+            self._guarded = True
+        try:
+            self.counter.control(self.connection, "BEGIN IMMEDIATE")
+        except sqlite3.Error as exc:
+            self.end()
+            if errors.is_busy(exc):
+                return False
+            raise
+        return True
+
+    def statement(self, step: Statement) -> list[Row]:
+        """Execute one step of a program, and weigh what it binds."""
+        for values in step.params if step.many else (step.params,):
+            self.bytes += _weight(values)
+        return self.counter.statement(self.connection, step)
+
+    def end(self) -> None:
+        """Leave no transaction and no lock behind, whatever happened."""
+        try:
+            roll_back(self.connection, self.counter)
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        if self._guarded and self.guard is not None:
+            self._guarded = False
+            self.guard.release()
+
+    def close(self) -> None:
+        """Close the connection, folding the WAL under the guard if it is free."""
+        try:
+            if self.guard is not None and self.wal is not None:
+                self._guarded = self.guard.acquire(time.monotonic() + wal.PATIENT_WAIT_S)
+                if self._guarded and self.wal.is_in_place():
+                    wal.truncate(self.connection, 0.0)
+        except sqlite3.Error:
+            # What is committed is in the WAL; the next one to open the file folds it.
+            pass
+        finally:
+            self.connection.close()
+            self._release()
+
+    def abandon(self) -> None:
+        fork.abandon(self.connection)
+
+
+def _weight(values: Any) -> int:
+    return sum(len(value) for value in values if isinstance(value, (bytes, str)))
+
+
+class _Undone(Exception):
+    """SQLite ended the whole transaction, so all other programs of the group have to run again."""
+
+
+def run_group(handle: Handle, group: list[Job], own: Job | None) -> None:
+    """Run programs in the transaction that is open, commit once, then answer.
+
+    A job that is still unanswered afterwards has to run again: the group had grown too large, or another's failure
+    undid the transaction (then `alone` is set).
+
+    Args:
+        handle: with its transaction begun.
+        group: the jobs to run, at least one.
+        own: the job of the OS thread that runs this, None on the worker. A KeyboardInterrupt is raised in some
+            program then, but is meant for the OS thread: it passes through, and nothing of the group is stored.
+
+    Raises:
+        PoisonedError: if COMMIT failed with an I/O error. Nobody was answered.
+    """
+    handle.bytes = 0
+    ran: list[Job] = []
+    for job in group:
+        if handle.bytes > GROUP_BYTES:
+            break
+        ran.append(job)
+        try:
+            _run_one(handle, job, own, single=len(group) == 1)
+        except _Undone:
+            roll_back(handle.connection, handle.counter)
+            _answer([job])
+            _run_alone(group)
+            return
+    if all(job.error is not None for job in ran):
+        roll_back(handle.connection, handle.counter)
+        _answer(ran)
+        return
+    try:
+        _commit_and_answer(handle, ran)
+    except sqlite3.Error as exc:
+        roll_back(handle.connection, handle.counter)
+        _commit_failed(handle, ran, exc)
+        return
+    if handle.wal is not None:
+        handle.wal.fold_if_large(handle.connection)
+
+
+def _run_one(handle: Handle, job: Job, own: Job | None, single: bool) -> None:
+    connection, counter = handle.connection, handle.counter
+    job.result = job.error = None
+    if not single:
+        counter.control(connection, "SAVEPOINT job")
+    try:
+        job.result = drive(handle.statement, job.factory())
+    except BaseException as exc:
+        if own is not None and not isinstance(exc, Exception):
+            raise
+        job.error = as_ours(exc, handle.path, job)
+        if errors.code(exc) in _UNDOES_ALL or not connection.in_transaction:
+            raise _Undone from exc
+        if not single:
+            counter.control(connection, "ROLLBACK TO job")
+    if not single:
+        counter.control(connection, "RELEASE job")
+
+
+def _commit_and_answer(handle: Handle, ran: list[Job]) -> None:
+    try:
+        commit(handle, max(job.deadline for job in ran))
+        if handle.wal is not None:
+            handle.wal.check()
+        _answer(ran)
+    except (sqlite3.Error, PoisonedError):
+        raise
+    except BaseException:
+        # A signal's exception came between COMMIT and the answers: run again, the programs would store twice.
+        if not handle.connection.in_transaction:
+            _answer(ran)
+        raise
+
+
+def commit(handle: Handle, deadline: float) -> None:
+    """Commit; a database in memory can be busy here, as its readers lock it."""
+    wait = Pauses(deadline)
+    while True:
+        try:
+            handle.counter.control(handle.connection, "COMMIT")
+            return
+        except sqlite3.Error as exc:
+            if not (errors.is_busy(exc) and handle.connection.in_transaction and wait.sleep()):
+                raise
+
+
+def _commit_failed(handle: Handle, ran: list[Job], exc: sqlite3.Error) -> None:
+    if errors.code(exc) == sqlite3.SQLITE_FULL and len(ran) > 1:
+        _run_alone(ran)
+        return
+    if errors.is_busy(exc) or errors.code(exc) in _UNDONE_AT_COMMIT:
+        for job in ran:
+            job.error = own_copy(as_ours(exc, handle.path, job))
+        _answer(ran)
+        return
+    raise PoisonedError(
+        f"COMMIT on {handle.path} failed ({exc}), so whether the write is on disk is unknown. This saver writes no "
+        f"more; make a new one and read the thread again.",
+        path=handle.path,
+    ) from exc
+
+
+def _run_alone(jobs: list[Job]) -> None:
+    for job in jobs:
+        job.alone = True
+
+
+def _answer(jobs: list[Job]) -> None:
+    for job in jobs:
+        job.answered = True
+    announce(jobs)

@@ -1,0 +1,203 @@
+"""The lock that all our writers of one database hold during each commit.
+
+SQLite 3.7.0 to 3.51.2 (not 3.50.7 and later of its line, nor 3.44.6 and later) can make the file malformed when
+one connection folds the WAL into it while another commits. So every commit, and with it the fold that a commit may
+start, holds this lock. It is taken on a fixed engine too, since a process with an older one may share the file;
+it costs a few microseconds.
+
+It is a mutex between the backends of this process, and `flock` on the side file `DATABASE-lock` between
+processes; never a lock on the database file itself, which would meet SQLite's. The side file is never deleted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import sqlite3
+import stat
+import threading
+import time
+
+from agent_ckpt.errors import ReadOnlyError, UnavailableError
+from agent_ckpt.sqlite import files, fork
+
+try:
+    import fcntl
+except ImportError:
+    fcntl = None  # type: ignore[assignment]
+
+log = logging.getLogger("agent_ckpt")
+
+PAUSE_MIN_S = 0.0001
+PAUSE_MAX_S = 0.005
+
+_told: set[str] = set()
+
+
+def engine_is_affected(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> bool:
+    """Whether this SQLite has the WAL corruption race."""
+    if version[:2] == (3, 44):
+        return version < (3, 44, 6)
+    if version[:2] == (3, 50):
+        return version < (3, 50, 7)
+    return (3, 7, 0) <= version < (3, 51, 3)
+
+
+def tell_once() -> None:
+    """Log that an affected engine runs guarded; INFO, since with most installed versions it is everybody."""
+    if not engine_is_affected() or "guarded" in _told:
+        return
+    _told.add("guarded")
+    if fcntl is None:
+        log.warning(
+            "SQLite %s can corrupt a WAL database when two processes write it, and this system has no flock to keep "
+            "them apart: let one process write, or use SQLite 3.51.3 or later",
+            sqlite3.sqlite_version,
+        )
+    else:
+        log.info("SQLite %s has a WAL race; guarded mode: all writers share a side lock", sqlite3.sqlite_version)
+
+
+class Pauses:
+    """Short growing sleeps with jitter up to a deadline, for whoever polls a lock. Sleep while holding nothing."""
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+        self._next = PAUSE_MIN_S
+
+    def sleep(self) -> bool:
+        """Sleep once; False, at once, if the deadline has passed."""
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            return False
+        time.sleep(min(left, self._next * random.uniform(0.5, 1.5)))
+        self._next = min(self._next * 1.5, PAUSE_MAX_S)
+        return True
+
+
+class Guard:
+    """The write lock of one database; every backend of this process on that inode shares one."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path + "-lock"
+        self._database = path
+        self._mutex = threading.Lock()
+        self._descriptor: int | None = None
+
+    def try_acquire(self, wait_s: float = 0.0) -> bool:
+        """Take the lock if it is free; waits up to `wait_s` for this process's own writers only.
+
+        Raises:
+            ReadOnlyError: if the side file can't be made.
+        """
+        if not (self._mutex.acquire(timeout=wait_s) if wait_s else self._mutex.acquire(blocking=False)):
+            return False
+        taken = False
+        try:
+            taken = self._lock_file()
+        finally:
+            if not taken:
+                self._mutex.release()
+        return taken
+
+    def acquire(self, deadline: float) -> bool:
+        """Take the lock, polling until `deadline` (monotonic seconds); False if it passed."""
+        wait = Pauses(deadline)
+        while not self.try_acquire(PAUSE_MAX_S):
+            if not wait.sleep():
+                return False
+        return True
+
+    def release(self) -> None:
+        if self._descriptor is not None and fcntl is not None:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        self._mutex.release()
+
+    def close(self) -> None:
+        """Close the side file, which drops the lock where this process held it."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def after_in_child(self) -> None:
+        """Close the inherited descriptor and never unlock it: the lock behind it is the parent's."""
+        self._mutex = threading.Lock()
+        self.close()
+
+    def _lock_file(self) -> bool:
+        if fcntl is None:
+            return True
+        if self._descriptor is None:
+            self._descriptor = self._open()
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as exc:
+            raise UnavailableError(
+                f"can't lock the side file {self._path}: {exc.strerror}. Keep the database on a local file system.",
+                path=self._path,
+            ) from exc
+        if self._is_in_place(self._descriptor):
+            return True
+        self.close()
+        return False
+
+    def _is_in_place(self, descriptor: int) -> bool:
+        # Someone who tidied the side file away has split us from those who open a new one.
+        try:
+            return os.path.samestat(os.fstat(descriptor), os.stat(self._path))
+        except FileNotFoundError:
+            return False
+
+    def _open(self) -> int:
+        found = files.status(self._database)
+        mode = (0o600 if found is None else stat.S_IMODE(found.st_mode)) & 0o660
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            try:
+                descriptor = os.open(self._path, flags | os.O_CREAT | os.O_EXCL, mode)
+            except FileExistsError:
+                return os.open(self._path, flags)
+            os.fchmod(descriptor, mode)
+        except OSError as exc:
+            raise ReadOnlyError(
+                f"can't open the side file {self._path}: {exc.strerror}. Writers of one database lock it; "
+                f"check its rights and its folder's.",
+                path=self._path,
+            ) from exc
+        return descriptor
+
+
+_guards: dict[fork.Inode, tuple[Guard, int]] = {}
+_registry = threading.RLock()
+
+
+def share(path: str, inode: fork.Inode) -> Guard:
+    """The guard of that inode, made at first use and shared until `give_back`."""
+    with _registry:
+        guard, users = _guards.get(inode) or (Guard(path), 0)
+        _guards[inode] = (guard, users + 1)
+        return guard
+
+
+def give_back(inode: fork.Inode) -> None:
+    with _registry:
+        guard, users = _guards.pop(inode, (None, 0))
+        if guard is None:
+            return
+        if users > 1:
+            _guards[inode] = (guard, users - 1)
+        else:
+            guard.close()
+
+
+def _replace_locks() -> None:
+    global _registry
+    _registry = threading.RLock()
+    for guard, _ in _guards.values():
+        guard.after_in_child()
+
+
+fork.on_child(_replace_locks)

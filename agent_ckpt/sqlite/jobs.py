@@ -1,0 +1,112 @@
+"""A write that waits for the writer, and how its caller hears of the outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+from agent_ckpt.backend import Factory
+from agent_ckpt.errors import CkptError
+from agent_ckpt.sqlite.errors import translate
+
+
+class Job:
+    """One submitted program.
+
+    It is answered exactly once, with a result or an error; what comes later is ignored.
+    """
+
+    __slots__ = ("_ready", "alone", "answered", "deadline", "error", "factory", "future", "loop", "result", "submitted")
+
+    def __init__(self, factory: Factory[Any], busy_timeout_s: float) -> None:
+        self.factory = factory
+        self.submitted = time.monotonic()
+        self.deadline = self.submitted + busy_timeout_s
+        self.alone = False
+        self.answered = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self._ready = threading.Lock()
+        self._ready.acquire()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.future: asyncio.Future[Any] | None = None
+
+    @property
+    def waited_s(self) -> float:
+        return time.monotonic() - self.submitted
+
+    def wait(self, timeout: float) -> bool:
+        """Wait for the answer on an OS thread; False if it didn't come in `timeout` seconds."""
+        if self._ready.acquire(timeout=timeout):
+            self._ready.release()
+            return True
+        return False
+
+    def settle(self, result: Any = None, error: BaseException | None = None) -> None:
+        """Keep the outcome; the caller hears of it with `announce`."""
+        if not self.answered:
+            self.result, self.error = result, error
+            self.answered = True
+
+    def outcome(self) -> Any:
+        if self.error is not None:
+            try:
+                raise self.error
+            finally:
+                # The traceback refers to this frame and so to the error: don't make a cycle of it.
+                self.error = None
+        return self.result
+
+    def _wake(self) -> None:
+        # It may be told twice, when a signal's exception came in the middle of the telling.
+        with suppress(RuntimeError):
+            self._ready.release()
+
+    def _resolve(self) -> None:
+        if self.future is None or self.future.done():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)
+
+
+def announce(jobs: Iterable[Job]) -> None:
+    """Tell the callers of settled jobs; each event loop is woken once for all of its jobs."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Job]] = {}
+    for job in jobs:
+        if job.loop is None:
+            job._wake()
+        else:
+            by_loop.setdefault(job.loop, []).append(job)
+    for loop, settled in by_loop.items():
+        # A loop that was closed while the write ran has nobody left to hear of it.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(_resolve_all, settled)
+
+
+def _resolve_all(jobs: list[Job]) -> None:
+    for job in jobs:
+        job._resolve()
+
+
+def own_copy(error: BaseException) -> BaseException:
+    """An error for one caller: the same instance raised by several would mix up their tracebacks."""
+    twin = copy.copy(error)
+    twin.__cause__ = error.__cause__
+    return twin
+
+
+def as_ours(error: BaseException, path: str, job: Job | None = None) -> BaseException:
+    """Translate an error of the driver; others pass as they are."""
+    if isinstance(error, sqlite3.Error):
+        ours: CkptError = translate(error, path, "a write", 0.0 if job is None else job.waited_s)
+        ours.__cause__ = error
+        return ours
+    return error

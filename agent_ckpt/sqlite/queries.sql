@@ -1,0 +1,328 @@
+-- Every statement of the SQLite adapter, as named blocks. A block starts with "-- name: NAME" and ends where
+-- the next one starts. Parameters are bound by position (?1, ?2, ...); nothing is ever formatted into the text.
+-- What the columns mean is told in docs/design.md, "What is stored".
+
+-- name: schema
+CREATE TABLE store (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    store_id BLOB NOT NULL,
+    sequence INTEGER NOT NULL
+) STRICT;
+CREATE TABLE threads (
+    thread INTEGER PRIMARY KEY,
+    thread_id TEXT NOT NULL UNIQUE,
+    revision INTEGER NOT NULL,
+    session BLOB,
+    next_blob INTEGER NOT NULL,
+    collected INTEGER NOT NULL,
+    secret BLOB NOT NULL
+) STRICT;
+CREATE TABLE spaces (
+    space INTEGER PRIMARY KEY,
+    thread INTEGER NOT NULL,
+    ns TEXT NOT NULL,
+    UNIQUE (thread, ns)
+) STRICT;
+CREATE TABLE checkpoints (
+    seq INTEGER PRIMARY KEY,
+    space INTEGER NOT NULL,
+    id ANY NOT NULL,
+    parent ANY,
+    run ANY,
+    frame BLOB NOT NULL,
+    history BLOB
+) STRICT;
+CREATE UNIQUE INDEX checkpoints_id ON checkpoints (space, id);
+CREATE INDEX checkpoints_order ON checkpoints (space);
+CREATE INDEX checkpoints_run ON checkpoints (run) WHERE run IS NOT NULL;
+CREATE TABLE writes (
+    seq INTEGER PRIMARY KEY,
+    space INTEGER NOT NULL,
+    checkpoint ANY NOT NULL,
+    task INTEGER NOT NULL,
+    run ANY,
+    frame BLOB NOT NULL
+) STRICT;
+CREATE INDEX writes_checkpoint ON writes (space, checkpoint, task);
+CREATE INDEX writes_run ON writes (run) WHERE run IS NOT NULL;
+CREATE TABLE blobs (
+    blob INTEGER PRIMARY KEY,
+    digest BLOB NOT NULL,
+    frame BLOB NOT NULL
+) STRICT;
+CREATE INDEX blobs_digest ON blobs (digest);
+INSERT INTO store (one, store_id, sequence) VALUES (1, randomblob(16), 0);
+
+-- name: store_row
+SELECT store_id, sequence FROM store;
+
+-- name: thread_row
+SELECT thread, revision, session, next_blob, collected, secret FROM threads WHERE thread_id = ?1;
+
+-- name: next_sequence
+UPDATE store SET sequence = sequence + 1 WHERE one = 1 RETURNING sequence;
+
+-- name: advance_sequence
+UPDATE store SET sequence = sequence + ?1 WHERE one = 1 RETURNING sequence;
+
+-- name: put_begin
+SELECT t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.space, h.id,
+       e.seq, e.parent, e.run, e.frame, p.seq, p.parent, p.run, p.frame
+FROM threads t
+LEFT JOIN spaces s ON s.thread = t.thread AND s.ns = ?2
+LEFT JOIN checkpoints h ON h.seq = (SELECT seq FROM checkpoints WHERE space = s.space ORDER BY seq DESC LIMIT 1)
+LEFT JOIN checkpoints e ON e.space = s.space AND e.id = ?3
+LEFT JOIN checkpoints p ON p.space = s.space AND p.id = ?4
+WHERE t.thread_id = ?1;
+
+-- name: writes_begin
+SELECT t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.space, h.id, e.seq,
+       EXISTS (SELECT 1 FROM writes w WHERE w.space = s.space AND w.checkpoint = ?3 AND w.task = ?4)
+FROM threads t
+LEFT JOIN spaces s ON s.thread = t.thread AND s.ns = ?2
+LEFT JOIN checkpoints h ON h.seq = (SELECT seq FROM checkpoints WHERE space = s.space ORDER BY seq DESC LIMIT 1)
+LEFT JOIN checkpoints e ON e.space = s.space AND e.id = ?3
+WHERE t.thread_id = ?1;
+
+-- name: insert_thread
+INSERT INTO threads (thread, thread_id, revision, session, next_blob, collected, secret)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7);
+
+-- name: update_thread
+UPDATE threads SET revision = ?2, session = ?3, next_blob = ?4 WHERE thread = ?1;
+
+-- name: update_next_blob
+UPDATE threads SET next_blob = ?2 WHERE thread = ?1;
+
+-- name: insert_space
+INSERT INTO spaces (thread, ns) VALUES (?1, ?2) RETURNING space;
+
+-- name: insert_checkpoint
+INSERT INTO checkpoints (seq, space, id, parent, run, frame) VALUES (?1, ?2, ?3, ?4, ?5, ?6);
+
+-- name: insert_writes
+INSERT INTO writes (seq, space, checkpoint, task, run, frame) VALUES (?1, ?2, ?3, ?4, ?5, ?6);
+
+-- name: insert_blob
+INSERT INTO blobs (blob, digest, frame) VALUES (?1, ?2, ?3);
+
+-- name: blobs_by_digest
+-- ?1: 16-byte addresses joined; ?2 and ?3: the thread's range of rows.
+WITH RECURSIVE place (at) AS (
+    SELECT 1 UNION ALL SELECT at + 16 FROM place WHERE at + 16 < length(?1)
+)
+SELECT b.digest, b.blob - ?2 FROM place
+CROSS JOIN blobs b ON b.digest = substr(?1, place.at, 16) AND b.blob BETWEEN ?2 AND ?3;
+
+-- name: blobs_by_number
+-- ?1: the thread's first row; ?2: numbers as a JSON array.
+SELECT wanted.value, b.digest, b.frame FROM json_each(?2) AS wanted
+CROSS JOIN blobs b ON b.blob = ?1 + wanted.value;
+
+-- name: head_of_space
+SELECT t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.space,
+       c.seq, c.id, c.parent, c.run, c.frame, c.history
+FROM threads t
+LEFT JOIN spaces s ON s.thread = t.thread AND s.ns = ?2
+LEFT JOIN checkpoints c ON c.seq = (SELECT seq FROM checkpoints WHERE space = s.space ORDER BY seq DESC LIMIT 1)
+WHERE t.thread_id = ?1;
+
+-- name: checkpoint_by_id
+SELECT t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.space,
+       c.seq, c.id, c.parent, c.run, c.frame, c.history
+FROM threads t
+LEFT JOIN spaces s ON s.thread = t.thread AND s.ns = ?2
+LEFT JOIN checkpoints c ON c.space = s.space AND c.id = ?3
+WHERE t.thread_id = ?1;
+
+-- name: writes_of_checkpoint
+SELECT seq, run, frame FROM writes WHERE space = ?1 AND checkpoint = ?2 ORDER BY seq;
+
+-- name: writes_of_task
+SELECT seq, run, frame FROM writes WHERE space = ?1 AND checkpoint = ?2 AND task = ?3 ORDER BY seq;
+
+-- name: writes_of_page
+-- ?1: seqs of checkpoints as a JSON array.
+SELECT c.seq, w.seq, w.run, w.frame FROM json_each(?1) AS page
+CROSS JOIN checkpoints c ON c.seq = page.value
+CROSS JOIN writes w ON w.space = c.space AND w.checkpoint = c.id
+ORDER BY c.seq, w.seq;
+
+-- name: page_of_space
+SELECT t.thread_id, t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.ns,
+       c.seq, c.id, c.parent, c.run, c.frame, c.history
+FROM threads t
+JOIN spaces s ON s.thread = t.thread AND s.ns = ?2
+JOIN checkpoints c ON c.space = s.space
+WHERE t.thread_id = ?1 AND c.seq < ?3
+ORDER BY c.seq DESC LIMIT ?4;
+
+-- name: page_of_thread
+SELECT t.thread_id, t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.ns,
+       c.seq, c.id, c.parent, c.run, c.frame, c.history
+FROM threads t
+JOIN spaces s ON s.thread = t.thread
+JOIN checkpoints c ON c.space = s.space
+WHERE t.thread_id = ?1 AND c.seq < ?2
+ORDER BY c.seq DESC LIMIT ?3;
+
+-- name: page_of_store
+SELECT t.thread_id, t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.ns,
+       c.seq, c.id, c.parent, c.run, c.frame, c.history
+FROM checkpoints c
+CROSS JOIN spaces s ON s.space = c.space
+CROSS JOIN threads t ON t.thread = s.thread
+WHERE c.seq < ?1
+ORDER BY c.seq DESC LIMIT ?2;
+
+-- name: page_by_id
+-- Every namespace's checkpoint of one id.
+SELECT t.thread_id, t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.ns,
+       c.seq, c.id, c.parent, c.run, c.frame, c.history
+FROM threads t
+JOIN spaces s ON s.thread = t.thread
+JOIN checkpoints c ON c.space = s.space AND c.id = ?2
+WHERE t.thread_id = ?1 AND c.seq < ?3
+ORDER BY c.seq DESC LIMIT ?4;
+
+-- name: seqs_of_ids
+-- ?1: thread_id; ?2: checkpoint id. In every namespace of the thread.
+SELECT s.ns, c.seq FROM threads t
+JOIN spaces s ON s.thread = t.thread
+JOIN checkpoints c ON c.space = s.space AND c.id = ?2
+WHERE t.thread_id = ?1;
+
+-- name: ancestors
+-- The chain of parents of a checkpoint, nearest first.
+WITH RECURSIVE chain (seq, depth) AS (
+    SELECT seq, 0 FROM checkpoints WHERE space = ?1 AND id = ?2
+    UNION ALL
+    SELECT p.seq, chain.depth + 1 FROM chain
+    JOIN checkpoints c ON c.seq = chain.seq
+    JOIN checkpoints p ON p.space = ?1 AND p.id = c.parent AND p.seq < chain.seq
+    WHERE chain.depth < ?3
+)
+SELECT c.seq, c.id, c.parent, c.run, c.frame, c.history FROM chain
+JOIN checkpoints c ON c.seq = chain.seq
+ORDER BY chain.depth;
+
+-- The adapter's own blocks.
+
+-- name: schema_objects
+SELECT type, name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\_%' ESCAPE '\';
+
+-- name: all_threads
+SELECT t.thread_id, t.revision,
+       (SELECT count(*) FROM spaces s JOIN checkpoints c ON c.space = s.space WHERE s.thread = t.thread),
+       (SELECT count(*) FROM spaces s WHERE s.thread = t.thread),
+       n.ns, c.seq, c.id, c.parent, c.run, c.frame, c.history
+FROM threads t
+LEFT JOIN checkpoints c ON c.seq = (
+    SELECT max(h.seq) FROM spaces s JOIN checkpoints h ON h.space = s.space WHERE s.thread = t.thread
+)
+LEFT JOIN spaces n ON n.space = c.space
+ORDER BY t.thread_id;
+
+-- name: all_thread_ids
+SELECT thread_id FROM threads ORDER BY thread_id;
+
+-- name: spaces_of_thread
+SELECT space, ns FROM spaces WHERE thread = ?1 ORDER BY space;
+
+-- name: checkpoints_of_thread
+SELECT c.seq, s.space, s.ns, c.seq, c.id, c.parent, c.run, c.frame, c.history
+FROM spaces s JOIN checkpoints c ON c.space = s.space
+WHERE s.thread = ?1 ORDER BY c.seq;
+
+-- name: writes_of_thread
+SELECT w.seq, s.space, s.ns, w.seq, w.checkpoint, w.task, w.run, w.frame
+FROM spaces s JOIN writes w ON w.space = s.space
+WHERE s.thread = ?1 ORDER BY w.seq;
+
+-- name: copy_blobs
+INSERT INTO blobs (blob, digest, frame)
+SELECT blob - ?1 + ?3, digest, frame FROM blobs WHERE blob BETWEEN ?1 AND ?2;
+
+-- name: set_history
+UPDATE checkpoints SET history = ?2 WHERE seq = ?1;
+
+-- name: delete_checkpoints_of_thread
+DELETE FROM checkpoints WHERE space IN (SELECT space FROM spaces WHERE thread = ?1);
+
+-- name: delete_writes_of_thread
+DELETE FROM writes WHERE space IN (SELECT space FROM spaces WHERE thread = ?1);
+
+-- name: delete_blobs_of_thread
+DELETE FROM blobs WHERE blob BETWEEN ?1 AND ?2;
+
+-- name: delete_spaces_of_thread
+DELETE FROM spaces WHERE thread = ?1;
+
+-- name: delete_thread
+DELETE FROM threads WHERE thread = ?1;
+
+-- name: heads_of_thread
+-- The newest checkpoint of each namespace.
+SELECT s.space, s.ns, c.seq, c.id, c.parent, c.run, c.frame, c.history
+FROM spaces s
+JOIN checkpoints c ON c.seq = (SELECT seq FROM checkpoints WHERE space = s.space ORDER BY seq DESC LIMIT 1)
+WHERE s.thread = ?1;
+
+-- name: drop_writes_but_of
+-- Writes of a namespace's other checkpoints; those of one that isn't stored yet stay if they are newer.
+DELETE FROM writes WHERE space = ?1 AND checkpoint <> ?2 AND (
+    seq < ?3 OR checkpoint IN (SELECT id FROM checkpoints WHERE space = ?1)
+);
+
+-- name: drop_checkpoints_but
+DELETE FROM checkpoints WHERE space = ?1 AND seq <> ?2;
+
+-- name: refs_of_blobs
+-- ?1: the thread's first row; ?2: numbers as a JSON array. The frame only of blobs that refer to others.
+SELECT wanted.value, b.digest, CASE WHEN substr(b.frame, 3, 1) IN (x'04', x'07') THEN b.frame END
+FROM json_each(?2) AS wanted CROSS JOIN blobs b ON b.blob = ?1 + wanted.value;
+
+-- name: drop_blobs_but
+-- ?1 and ?2: the thread's range of rows; ?3: numbers to keep as a JSON array.
+DELETE FROM blobs WHERE blob BETWEEN ?1 AND ?2 AND blob - ?1 NOT IN (SELECT value FROM json_each(?3));
+
+-- name: set_collected
+UPDATE threads SET collected = ?2 WHERE thread = ?1;
+
+-- name: drop_empty_spaces
+DELETE FROM spaces WHERE thread = ?1
+AND NOT EXISTS (SELECT 1 FROM checkpoints c WHERE c.space = spaces.space)
+AND NOT EXISTS (SELECT 1 FROM writes w WHERE w.space = spaces.space);
+
+-- name: threads_of_run
+SELECT t.thread_id FROM checkpoints c JOIN spaces s ON s.space = c.space JOIN threads t ON t.thread = s.thread
+WHERE c.run = ?1
+UNION
+SELECT t.thread_id FROM writes w JOIN spaces s ON s.space = w.space JOIN threads t ON t.thread = s.thread
+WHERE w.run = ?1;
+
+-- name: drop_writes_of_run
+DELETE FROM writes WHERE run = ?1;
+
+-- name: drop_writes_of_run_checkpoints
+DELETE FROM writes WHERE EXISTS (
+    SELECT 1 FROM checkpoints c WHERE c.run = ?1 AND c.space = writes.space AND c.id = writes.checkpoint
+) AND space IN (SELECT space FROM checkpoints WHERE run = ?1);
+
+-- name: drop_checkpoints_of_run
+DELETE FROM checkpoints WHERE run = ?1;
+
+-- name: check_file
+SELECT quick_check FROM pragma_quick_check;
+
+-- name: stray_rows
+SELECT 'checkpoint', count(*) FROM checkpoints WHERE space NOT IN (SELECT space FROM spaces)
+UNION ALL SELECT 'writes row', count(*) FROM writes WHERE space NOT IN (SELECT space FROM spaces)
+UNION ALL SELECT 'namespace', count(*) FROM spaces WHERE thread NOT IN (SELECT thread FROM threads)
+UNION ALL SELECT 'blob', count(*) FROM blobs WHERE (blob >> 28) NOT IN (SELECT thread FROM threads);
+
+-- name: blobs_page
+SELECT blob - ?1, digest, frame FROM blobs WHERE blob BETWEEN ?1 + ?2 AND ?3 ORDER BY blob LIMIT ?4;
+
+-- name: count_blobs
+SELECT count(*) FROM blobs WHERE blob BETWEEN ?1 AND ?2;

@@ -1,0 +1,345 @@
+"""What each method of the saver does, as steps that serve its sync and its async form."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+)
+
+from agent_ckpt.carrier import Carrier, checkpoint_id_of, config_for, namespace_of, place_of, thread_id_of
+from agent_ckpt.codec.values import ValueCodec
+from agent_ckpt.core import delta, manage, prune as pruning, put as putting, read, verify as verifying
+from agent_ckpt.core import writes as writing
+from agent_ckpt.core.hot import HotCache, HotThread
+from agent_ckpt.core.put import ReplanError, Written
+from agent_ckpt.core.session import Session
+from agent_ckpt.errors import CorruptionError, ThreadConflictError, UnavailableError, UsageError
+from agent_ckpt.filters import matches
+from agent_ckpt.model import Body, ThreadInfo, VerifyReport
+from agent_ckpt.options import Options
+from agent_ckpt.planning import Planning, Reading
+from agent_ckpt.steps import Call, Steps
+
+log = logging.getLogger("agent_ckpt")
+
+Thread = Any
+"""A thread_id (str, int or UUID) or a config that holds one."""
+OnDamage = Literal["raise", "skip"]
+
+_SESSION_ID_SIZE = 8
+_PLANS_AT_MOST = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """What the steps of one call need of their saver."""
+
+    codec: ValueCodec
+    hot: HotCache
+    carrier: Carrier
+    options: Options
+
+
+def touch() -> Steps[None]:
+    """Open the store."""
+    yield Call(manage.touch)
+
+
+# Restoring
+
+
+def get_tuple(store: Store, config: RunnableConfig) -> Steps[CheckpointTuple | None]:
+    place = place_of(config)
+    session = store.carrier.inherited(config)
+    restored: read.Restored = yield Call(lambda: read.get_tuple(place, store.hot.of))
+    if session is None:
+        base = restored.thread.revision if restored.thread is not None else 0
+        session = store.carrier.begin(config, str(place.thread_id), base, os.urandom(_SESSION_ID_SIZE))
+    store.carrier.plant(config, session)
+    if restored.found is None or restored.thread is None:
+        return None
+    reading = Reading(store.codec)
+    reading.learn(restored.found, store.hot.of(place.thread_id, restored.thread))
+    store.hot.trim()
+    return reading.checkpoint_tuple(restored.found, session)
+
+
+# Storing
+
+
+def put(
+    store: Store,
+    config: RunnableConfig,
+    checkpoint: Checkpoint,
+    metadata: CheckpointMetadata,
+    new_versions: Mapping[str, Any],
+) -> Steps[RunnableConfig]:
+    session = _writing_session(store, config)
+    place = place_of(config)._replace(checkpoint_id=checkpoint.get("id"))
+
+    def plan(planning: Planning) -> Any:
+        made = planning.put(config, checkpoint, metadata, new_versions, session)
+        return lambda: putting.put(made)
+
+    yield from _write(store, str(place.thread_id), session, plan)
+    return config_for(place, session)
+
+
+def put_writes(
+    store: Store, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+) -> Steps[None]:
+    session = _writing_session(store, config)
+    place = place_of(config)
+    if not writes:
+        return
+
+    def plan(planning: Planning) -> Any:
+        made = planning.writes(config, writes, task_id, task_path, session)
+        return lambda: writing.put_writes(made)
+
+    yield from _write(store, str(place.thread_id), session, plan)
+
+
+def _writing_session(store: Store, config: RunnableConfig) -> Session | None:
+    place_of(config)
+    session = store.carrier.session_of(config)
+    if session is not None and session.refused is not None:
+        raise session.refused
+    return session
+
+
+def _write(
+    store: Store, thread_id: str, session: Session | None, plan: Callable[[Planning], Any]
+) -> Steps[None]:
+    """Plan with what is known of the thread, write, and remember; plan again if that was outdated."""
+    hot = store.hot.find(thread_id)
+    if hot is None:
+        row = yield Call(lambda: manage.find_thread(thread_id))
+        hot = store.hot.of(thread_id, row) if row is not None else None
+    for _ in range(_PLANS_AT_MOST):
+        planning = Planning(store.codec, hot, store.options.compression)
+        factory = plan(planning)
+        try:
+            written: Written = yield Call(factory, write=True)
+        except ReplanError as again:
+            hot = store.hot.of(thread_id, again.row) if again.row is not None else None
+            if hot is None:
+                store.hot.forget(thread_id)
+            continue
+        except ThreadConflictError as refused:
+            if session is not None:
+                session.refused = refused
+            raise
+        _remember(store, thread_id, planning, written)
+        if session is not None and written.stored:
+            session.wrote = True
+        return
+    raise UnavailableError(
+        f"thread {thread_id!r} was pruned or made anew {_PLANS_AT_MOST} times while one write was tried; "
+        f"nothing was stored, try again",
+    )
+
+
+def _remember(store: Store, thread_id: str, planning: Planning, written: Written) -> None:
+    if written.assembled is None:
+        return
+    hot: HotThread = planning.hot
+    if hot.thread == 0:
+        hot.thread, hot.collected = written.row.thread, written.row.collected
+    planning.remember(written.assembled.stored, written.assembled.groups)
+    store.hot.keep(thread_id, hot)
+
+
+def next_version(current: Any) -> Any:
+    """The next channel_version after `current`.
+
+    A text one (LangGraph's official savers write `"0000...0007.0.123"`) keeps its style: the
+    number before the first dot rises, so it sorts after the one before.
+    """
+    if current is None:
+        return 1
+    if isinstance(current, str):
+        return f"{int(current.split('.')[0]) + 1:032}.{0:016}"
+    return int(current) + 1
+
+
+# Listing
+
+
+class Listing:
+    """One listing: reads a page at a time and holds nothing in between."""
+
+    def __init__(
+        self,
+        store: Store,
+        config: RunnableConfig | None,
+        filter: Mapping[str, Any] | None,
+        before: RunnableConfig | None,
+        limit: int | None,
+        on_damage: OnDamage,
+    ) -> None:
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+            raise UsageError(f"limit must be a whole number of at least 0, got {limit!r}")
+        if on_damage not in ("raise", "skip"):
+            raise UsageError(f"on_damage must be 'raise' or 'skip', got {on_damage!r}")
+        self._store = store
+        self._reading = Reading(store.codec)
+        self._left = limit
+        self._skips = on_damage == "skip"
+        self._session = store.carrier.session_of(config) if config is not None else None
+        self._query = read.Query(
+            thread_id_of(config) if config is not None else None,
+            namespace_of(config) if config is not None else None,
+            checkpoint_id_of(config),
+            checkpoint_id_of(before),
+            (lambda body: matches(self._reading.metadata(body), filter)) if filter else None,
+            lambda body: self._reading.metadata(body).get("parents") or {},
+        )
+        simple = limit is not None and not filter and self._query.before is None
+        self._size = min(read.PAGE, limit) if simple and limit is not None else read.PAGE
+
+    def items(self, run: Callable[[Steps[Any]], Any]) -> Iterator[CheckpointTuple]:
+        below: int | None = read.FOREVER
+        while below is not None and self._left != 0:
+            page = run(self._page(below))
+            below = page.after
+            yield from self._tuples(page)
+
+    async def aitems(self, arun: Callable[[Steps[Any]], Awaitable[Any]]) -> AsyncIterator[CheckpointTuple]:
+        below: int | None = read.FOREVER
+        while below is not None and self._left != 0:
+            page = await arun(self._page(below))
+            below = page.after
+            for item in self._tuples(page):
+                yield item
+
+    def _page(self, below: int) -> Steps[read.Page]:
+        page: read.Page = yield Call(partial(read.list_page, self._query, below, self._size, self._store.hot.of))
+        self._store.hot.trim()
+        return page
+
+    def _tuples(self, page: read.Page) -> Iterator[CheckpointTuple]:
+        for found in page.found:
+            if self._left == 0:
+                return
+            try:
+                item = self._reading.checkpoint_tuple(found, self._session)
+            except CorruptionError as exc:
+                if not self._skips:
+                    raise
+                log.warning("skipped in a listing: %s", exc)
+                continue
+            if self._left is not None:
+                self._left -= 1
+            yield item
+
+
+def delta_history(
+    store: Store, config: RunnableConfig, channels: Sequence[str]
+) -> Steps[Mapping[str, DeltaChannelHistory]]:
+    place = place_of(config)
+    if not channels:
+        return {}
+    made: delta.Histories = yield Call(lambda: delta.history(place, channels, store.hot.of))
+    store.hot.trim()
+    histories: dict[str, DeltaChannelHistory] = {}
+    for channel in channels:
+        trail = made.trails[channel]
+        if made.thread is None:
+            histories[channel] = {"writes": []}
+            continue
+        value = Reading(store.codec).values(made.thread, made.place, made.blobs)
+        entry: DeltaChannelHistory = {
+            "writes": [(task_id, channel, value(ref, channel)) for task_id, ref in trail.writes]
+        }
+        if trail.seeded:
+            entry["seed"] = value(trail.seed, channel)
+        histories[channel] = entry
+    return histories
+
+
+# Threads
+
+
+def exists(thread: Thread) -> Steps[bool]:
+    thread_id = thread_id_of(thread)
+    return (yield Call(lambda: manage.find_thread(thread_id))) is not None
+
+
+def threads() -> Steps[list[ThreadInfo]]:
+    found: list[ThreadInfo] = yield Call(manage.list_threads)
+    return found
+
+
+def delete_thread(store: Store, thread: Thread) -> Steps[None]:
+    thread_id = thread_id_of(thread)
+    yield Call(lambda: manage.delete_thread(thread_id), write=True)
+    store.hot.forget(thread_id)
+
+
+def delete_for_runs(store: Store, run_ids: Sequence[str]) -> Steps[None]:
+    _no_single_text(run_ids, "run_ids")
+    names = [str(run_id) for run_id in run_ids]
+    if not names:
+        return
+    touched: list[str] = yield Call(
+        lambda: pruning.delete_for_runs(names, _delta_channels(store), store.options.compression), write=True
+    )
+    for thread_id in touched:
+        store.hot.forget(thread_id)
+
+
+def copy_thread(store: Store, source: Thread, target: Thread) -> Steps[None]:
+    source_id, target_id = thread_id_of(source), thread_id_of(target)
+    if source_id == target_id:
+        raise UsageError(f"copy_thread: source and target are both {source_id!r}")
+    yield Call(lambda: manage.copy_thread(source_id, target_id, store.options.compression), write=True)
+
+
+def prune(store: Store, thread_ids: Sequence[Thread], strategy: str) -> Steps[None]:
+    _no_single_text(thread_ids, "thread_ids")
+    names = [thread_id_of(thread) for thread in thread_ids]
+    if strategy not in ("keep_latest", "delete", "delete_all"):
+        raise UsageError(f"prune strategy must be 'keep_latest', 'delete' or 'delete_all', got {strategy!r}")
+    for name in names:
+        if strategy == "keep_latest":
+            factory = partial(pruning.keep_latest, name, _delta_channels(store), store.options.compression)
+            yield Call(factory, write=True)
+        else:
+            yield Call(partial(manage.delete_thread, name), write=True)
+        store.hot.forget(name)
+
+
+def verify(store: Store) -> Steps[VerifyReport]:
+    thread_ids, findings = yield Call(verifying.verify_file)
+    checked = [VerifyReport(0, 0, 0, 0, tuple(findings))]
+    for thread_id in thread_ids:
+        checked.append((yield Call(partial(verifying.verify_thread, thread_id, store.codec))))
+    return VerifyReport(
+        sum(part.threads for part in checked),
+        sum(part.checkpoints for part in checked),
+        sum(part.writes for part in checked),
+        sum(part.blobs for part in checked),
+        tuple(finding for part in checked for finding in part.findings),
+    )
+
+
+def _delta_channels(store: Store) -> Callable[[Body], set[str]]:
+    reading = Reading(store.codec)
+    return lambda body: set(reading.metadata(body).get("counters_since_delta_snapshot") or ())
+
+
+def _no_single_text(given: Any, what: str) -> None:
+    if isinstance(given, (str, bytes)):
+        raise UsageError(f"{what} must be a sequence of ids, got a single text; put it in a list")

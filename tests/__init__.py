@@ -1,0 +1,1 @@
+"""Tests, the benchmark (`python -m tests.bench`) and what they share."""

@@ -1,0 +1,55 @@
+"""Every example runs as a user runs it: as a program of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+LIMIT_S = 60.0
+
+
+def run_example(name: str, cwd: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(filter(None, [str(EXAMPLES.parent), os.environ.get("PYTHONPATH")]))
+    return subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *args],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=2 * LIMIT_S,
+    )
+
+
+def test_survive_restart(tmp_path: Path) -> None:
+    started = time.monotonic()
+    done = run_example("survive_restart.py", tmp_path)
+    took = time.monotonic() - started
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert took < LIMIT_S
+    assert "FAIL" not in done.stdout
+    for line in (
+        r"^2\. Worker \d+ was killed \(SIGKILL\) in the middle of book_hotel",
+        r"ok   the finished tool did not run again: one line 'flight booked'",
+        r"ok   the interrupted tool ran to its end: one line 'hotel booked'",
+        r"ok   exactly one of them got through",
+        r"loser:  (anna|ben), ThreadConflictError: ",
+        r"ok   the stored state holds (anna|ben)'s answer alone",
+        r"^All checks passed in \d+\.\d s\.$",
+    ):
+        assert re.search(line, done.stdout, re.MULTILINE), f"{line!r} not in:\n{done.stdout}"
+    pids = re.findall(r"Worker (\d+) (?:starts|knows|brings)", done.stdout)
+    assert len(set(pids)) == 3, "each step runs in a process of its own"
+    assert list(tmp_path.iterdir()) == [], "the example leaves nothing behind in the working folder"
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
+def test_every_example_is_covered(name: str) -> None:
+    tested = "".join(path.read_text() for path in Path(__file__).parent.glob("test_example*.py"))
+    assert name.removesuffix(".py") in tested

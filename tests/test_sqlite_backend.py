@@ -1,0 +1,537 @@
+"""The SQLite backend: writes, group commits, failures and locks, in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_ckpt.backend import Program, Statement
+from agent_ckpt.errors import (
+    BusyError,
+    CkptError,
+    ClosedError,
+    CorruptionError,
+    DiskFullError,
+    PoisonedError,
+    ReadOnlyError,
+    UnavailableError,
+    UsageError,
+)
+from agent_ckpt.sqlite import SqliteBackend, errors, group, guard, queries, writer
+from agent_ckpt.sqlite.jobs import Job
+from tests.sqlite_backend import add, add_many, backend_on, both_ways, count, names
+
+BOTH = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+
+
+@pytest.fixture
+def backend(tmp_path: Path) -> Iterator[SqliteBackend]:
+    made = backend_on(tmp_path / "a.db")
+    yield made
+    _assert_free(tmp_path / "a.db")
+    made.close()
+
+
+def _assert_free(path: Path) -> None:
+    """Nobody holds a transaction or lock: another connection may write at once, and the file is sound."""
+    if not path.exists():
+        return
+    other = sqlite3.connect(path, timeout=0.0, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    other.execute("ROLLBACK")
+    assert other.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    other.close()
+
+
+def _in_group(backend: SqliteBackend, factories: list[Any]) -> list[Any]:
+    """Run writes as one group: they queue up while the run lock is held. Results or errors, in order."""
+
+    async def main() -> list[Any]:
+        run_lock = backend._store.writer._run
+        with run_lock:
+            tasks = [asyncio.create_task(backend.arun(factory, write=True)) for factory in factories]
+            await asyncio.sleep(0.05)
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    return asyncio.run(main())
+
+
+@BOTH
+def test_rows_results_and_executemany(backend: SqliteBackend, is_async: bool) -> None:
+    """Rows come back as lists of tuples, a program's return value is the call's, executemany writes all."""
+    assert both_ways(backend, add("a", "b"), is_async, write=True) == [1, 2]
+    both_ways(backend, add_many(["c", "d"]), is_async, write=True)
+    assert both_ways(backend, names, is_async) == ["a", "b", "c", "d"]
+    assert both_ways(backend, count, is_async) == 4
+
+
+@BOTH
+def test_statement_counts(backend: SqliteBackend, is_async: bool) -> None:
+    """A lone write costs BEGIN, its statements and COMMIT; executemany counts each execution; a read likewise."""
+    both_ways(backend, count, is_async)
+    backend.run(add("first"), write=True)
+    seen: list[str] = []
+    backend.on_statement = seen.append
+    both_ways(backend, add("a", "b"), is_async, write=True)
+    assert seen == ["BEGIN IMMEDIATE", "item_add", "item_add", "COMMIT"]
+    seen.clear()
+    both_ways(backend, add_many(["c", "d", "e"]), is_async, write=True)
+    assert seen == ["BEGIN IMMEDIATE", *["item_add_many"] * 3, "COMMIT"]
+    seen.clear()
+    both_ways(backend, count, is_async)
+    assert seen == ["BEGIN", "item_count", "COMMIT"]
+
+
+@BOTH
+def test_failed_write_is_undone_alone_and_frees_the_lock(
+    backend: SqliteBackend, tmp_path: Path, is_async: bool
+) -> None:
+    """B40: what a failing program wrote is gone, its own error comes out, and the lock is free at once."""
+    for error in (ValueError("mine"), UsageError("ours")):
+        with pytest.raises(type(error)) as caught:
+            both_ways(backend, add("x", "y", then=error), is_async, write=True)
+        assert caught.value is error
+        _assert_free(tmp_path / "a.db")
+    with pytest.raises(CkptError, match="UNIQUE"):
+        both_ways(backend, add("x", "x"), is_async, write=True)
+    with pytest.raises(CkptError) as bad:
+        both_ways(backend, add("x", blob=object()), is_async, write=True)  # type: ignore[arg-type]
+    assert isinstance(bad.value.__cause__, sqlite3.Error)
+    assert both_ways(backend, count, is_async) == 0
+
+
+def test_group_isolates_failures(backend: SqliteBackend) -> None:
+    """Of one group commit, only the failing programs fail; the others are stored by one COMMIT."""
+    seen: list[str] = []
+    backend.on_statement = seen.append
+    results = _in_group(backend, [add("a"), add("b", "b"), add("c", then=ValueError("no")), add("d"), add("a")])
+    assert isinstance(results[1], CkptError) and isinstance(results[2], ValueError)
+    assert isinstance(results[4], CkptError)
+    backend.on_statement = None
+    assert backend.run(names) == ["a", "d"]
+    assert seen.count("COMMIT") == 1 and seen.count("SAVEPOINT job") == 5
+
+
+def test_group_is_bounded_by_count_and_bytes(backend: SqliteBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group takes at most GROUP_JOBS programs, and stops taking more after GROUP_BYTES."""
+    seen: list[str] = []
+    backend.on_statement = seen.append
+    _in_group(backend, [add(f"n{i}") for i in range(writer.GROUP_JOBS + 1)])
+    assert seen.count("COMMIT") == 2
+    seen.clear()
+    monkeypatch.setattr(group, "GROUP_BYTES", 1000)
+    _in_group(backend, [add(f"b{i}", blob=bytes(600)) for i in range(4)])
+    assert seen.count("COMMIT") == 2
+    assert backend.run(count) == writer.GROUP_JOBS + 5
+
+
+def test_disk_full_hits_only_the_large_write(backend: SqliteBackend) -> None:
+    """B63: a full disk undoes the group; the others of it run again, alone; the next write works."""
+    backend.run(add("start"), write=True)
+    handle = backend._store.writer._handle
+    assert handle is not None
+    pages = handle.connection.execute("PRAGMA page_count").fetchone()[0]
+    handle.connection.execute(f"PRAGMA max_page_count={pages + 4}")
+    small, large, last = _in_group(backend, [add("a"), add("big", "big2", blob=bytes(200_000)), add("b")])
+    assert isinstance(large, DiskFullError) and "KiB are free" in str(large)
+    assert isinstance(small, list) and isinstance(last, list)
+    with pytest.raises(DiskFullError):
+        backend.run(add("big", blob=bytes(200_000)), write=True)
+    assert backend.run(names) == ["start", "a", "b"]
+    handle.connection.execute(f"PRAGMA max_page_count={pages + 1000}")
+    backend.run(add("big", blob=bytes(200_000)), write=True)
+
+
+@BOTH
+def test_busy_writes_wait_then_raise(tmp_path: Path, is_async: bool) -> None:
+    """B32: a write waits for another connection's lock up to the option, then BusyError with the wait; reads go on."""
+    backend = backend_on(tmp_path / "a.db", busy_timeout_s=0.3)
+    backend.run(add("first"), write=True)
+    other = sqlite3.connect(tmp_path / "a.db", isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    began = time.monotonic()
+    with pytest.raises(BusyError) as caught:
+        both_ways(backend, add("x"), is_async, write=True)
+    assert 0.25 < time.monotonic() - began < 1.0 and 0.25 < caught.value.waited_s < 1.0
+    assert caught.value.path == str(tmp_path / "a.db")
+    assert pickle.loads(pickle.dumps(caught.value)).waited_s == caught.value.waited_s
+    assert both_ways(backend, count, is_async) == 1
+    timer = threading.Timer(0.1, lambda: other.execute("ROLLBACK"))
+    timer.start()
+    both_ways(backend, add("x"), is_async, write=True)
+    timer.join()
+    other.close()
+    backend.close()
+
+
+def test_queued_writes_share_the_deadline(tmp_path: Path) -> None:
+    """Every call gets its own BusyError in its own time, also those queued behind others; none hangs."""
+    backend = backend_on(tmp_path / "a.db", busy_timeout_s=0.3)
+    backend.run(add("first"), write=True)
+    other = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+
+    def one(i: int) -> float:
+        began = time.monotonic()
+        with pytest.raises(BusyError):
+            backend.run(add(f"n{i}"), write=True)
+        return time.monotonic() - began
+
+    with ThreadPoolExecutor(20) as pool:
+        waits = list(pool.map(one, range(20)))
+    assert all(0.25 < wait < 1.2 for wait in waits), waits
+    other.execute("ROLLBACK")
+    assert backend.run(count) == 1
+    other.close()
+    backend.close()
+
+
+def test_full_queue_waits_then_raises(tmp_path: Path) -> None:
+    """With every place of the queue taken a caller waits for one, then gets BusyError; sync and async."""
+    backend = backend_on(tmp_path / "a.db", busy_timeout_s=0.2, queue_size=1)
+    backend.run(add("first"), write=True)
+
+    async def main() -> list[Any]:
+        with backend._store.writer._run:
+            tasks = [asyncio.create_task(backend.arun(add(f"n{i}"), write=True)) for i in range(3)]
+            await asyncio.sleep(0.3)
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    results = asyncio.run(main())
+    assert sum(isinstance(result, BusyError) for result in results) == 2, results
+    assert backend.run(count) == 2
+    backend.close()
+
+
+def test_io_error_at_commit_poisons(backend: SqliteBackend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """After an I/O error at COMMIT the outcome is unknown: all callers hear it, later writes are refused, reads
+    go on, and a new backend works."""
+    backend.run(add("kept"), write=True)
+
+    def fail(handle: Any, deadline: float) -> None:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC  # type: ignore[attr-defined]
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(group, "commit", fail)
+        results = _in_group_after_poison(backend)
+    assert all(isinstance(result, PoisonedError) for result in results)
+    with pytest.raises(PoisonedError, match="make a new one"):
+        backend.run(add("later"), write=True)
+    _assert_free(tmp_path / "a.db")
+    assert backend.run(names) == ["kept"]
+    again = backend_on(tmp_path / "a.db")
+    again.run(add("later"), write=True)
+    again.close()
+
+
+def _in_group_after_poison(backend: SqliteBackend) -> list[Any]:
+    async def main() -> list[Any]:
+        with backend._store.writer._run:
+            tasks = [asyncio.create_task(backend.arun(add(f"n{i}"), write=True)) for i in range(3)]
+            await asyncio.sleep(0.05)
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    return asyncio.run(main())
+
+
+def test_full_disk_at_commit_is_undone(backend: SqliteBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLITE_FULL at COMMIT is known not to be stored: DiskFullError, and the writer lives on."""
+    error = sqlite3.OperationalError("database or disk is full")
+    error.sqlite_errorcode = sqlite3.SQLITE_FULL  # type: ignore[attr-defined]
+    commit = group.commit
+
+    def fail_once(handle: Any, deadline: float) -> None:
+        monkeypatch.setattr(group, "commit", commit)
+        raise error
+
+    monkeypatch.setattr(group, "commit", fail_once)
+    with pytest.raises(DiskFullError):
+        backend.run(add("x"), write=True)
+    backend.run(add("y"), write=True)
+    assert backend.run(names) == ["y"]
+
+
+def test_interrupt_on_the_callers_thread(backend: SqliteBackend) -> None:
+    """A KeyboardInterrupt in a sync caller's program rolls back, passes through, and the others of its group
+    are stored all the same."""
+    backend.run(add("first"), write=True)
+    others: list[Any] = []
+
+    def interrupted() -> Program[None]:
+        yield Statement("item_add", ("gone", None))
+        for i in range(3):
+            task = threading.Thread(target=lambda i=i: others.append(backend.run(add(f"o{i}"), write=True)))
+            task.start()
+            tasks.append(task)
+        time.sleep(0.05)
+        raise KeyboardInterrupt
+
+    tasks: list[threading.Thread] = []
+    with pytest.raises(KeyboardInterrupt):
+        backend.run(interrupted, write=True)
+    for task in tasks:
+        task.join(5)
+    assert len(others) == 3
+    assert sorted(backend.run(names)) == ["first", "o0", "o1", "o2"]
+
+
+def test_interrupted_leader_leaves_its_group_to_others(backend: SqliteBackend) -> None:
+    """A signal that strikes while the leader runs somebody else's program undoes the group; the others run again."""
+    main_thread = threading.current_thread()
+
+    def victim() -> Program[str]:
+        yield Statement("item_add", (f"v{random.random()}", None))
+        if threading.current_thread() is main_thread:
+            raise KeyboardInterrupt
+        return "done"
+
+    async def main() -> None:
+        # While this thread holds the run lock the victim can only queue; then this thread leads the group itself,
+        # since nobody wakes the worker.
+        inner = backend._store.writer
+        with inner._run:
+            task = asyncio.create_task(asyncio.to_thread(backend.run, victim, write=True))
+            await asyncio.sleep(0.1)
+            mine = Job(add("mine"), 5.0)
+            inner._enqueue(mine)
+            with pytest.raises(KeyboardInterrupt):
+                inner._lead(mine)
+        assert not mine.answered
+        assert await asyncio.wait_for(task, 5) == "done"
+
+    asyncio.run(main())
+    assert [name[0] for name in backend.run(names)] == ["v"]
+
+
+def test_write_inside_a_write_is_refused(backend: SqliteBackend) -> None:
+    """A signal handler that writes while its thread is in a write gets an error; it can't wait for itself."""
+
+    def nested() -> Program[None]:
+        yield Statement("item_count")
+        backend.run(add("inner"), write=True)
+
+    with pytest.raises(UsageError, match="inside another"):
+        backend.run(nested, write=True)
+    assert backend.run(count) == 0
+
+
+def test_many_threads_lose_nothing(backend: SqliteBackend) -> None:
+    """100 OS threads read and write at once: nothing is lost, and few connections are opened."""
+
+    def one(i: int) -> None:
+        for j in range(5):
+            backend.run(add(f"{i}-{j}"), write=True)
+            assert backend.run(count) > 0
+
+    with ThreadPoolExecutor(100) as pool:
+        list(pool.map(one, range(100)))
+    assert backend.run(count) == 500
+    assert len(backend._store.pool._idle) <= 8
+
+
+def test_read_is_one_snapshot(backend: SqliteBackend) -> None:
+    """A read sees the store as it was at its first statement, whatever is committed meanwhile."""
+    backend.run(add("a"), write=True)
+
+    def twice() -> Program[tuple[int, int]]:
+        first = yield Statement("item_count")
+        backend.run(add("b"), write=True)
+        second = yield Statement("item_count")
+        return first[0][0], second[0][0]
+
+    assert backend.run(twice) == (1, 1)
+    assert backend.run(count) == 2
+
+
+def test_readers_cannot_write(backend: SqliteBackend) -> None:
+    """A read program can't change anything."""
+    with pytest.raises(ReadOnlyError):
+        backend.run(add("x"))
+    assert backend.run(count) == 0
+
+
+def test_unknown_statement_names_itself(backend: SqliteBackend) -> None:
+    """A block that isn't there is a KeyError with its name, and nothing stays open."""
+
+    def program() -> Program[None]:
+        yield Statement("no_such_block")
+
+    for write in (False, True):
+        with pytest.raises(KeyError, match="no_such_block"):
+            backend.run(program, write=write)
+
+
+def test_wal_stays_small_beside_a_reader(backend: SqliteBackend, tmp_path: Path) -> None:
+    """P7: the WAL stays within 1 MiB plus a group; a reader that pins it makes it grow, stalls nobody, and
+    afterwards it is small again."""
+    wal = tmp_path / "a.db-wal"
+    for i in range(200):
+        backend.run(add(f"a{i}", blob=bytes(40_000)), write=True)
+        assert wal.stat().st_size < 1_200_000
+    reader = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM items").fetchall()
+    slowest = 0.0
+    for i in range(300):
+        began = time.monotonic()
+        backend.run(add(f"b{i}", blob=bytes(40_000)), write=True)
+        slowest = max(slowest, time.monotonic() - began)
+    assert wal.stat().st_size > 9_000_000
+    assert slowest < 1.0
+    reader.execute("COMMIT")
+    time.sleep(1.1)
+    for i in range(3):
+        backend.run(add(f"c{i}"), write=True)
+    assert wal.stat().st_size < 1_200_000
+    reader.close()
+
+
+def test_memory_database(tmp_path: Path) -> None:
+    """`:memory:` works sync and async, with readers beside the writer, and is a new store for each backend."""
+    backend, other = backend_on(":memory:"), backend_on(":memory:")
+    assert backend.target == ":memory:"
+
+    def one(i: int) -> None:
+        backend.run(add(f"m{i}"), write=True)
+        backend.run(count)
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(one, range(200)))
+    asyncio.run(backend.arun(add("x"), write=True))
+    assert asyncio.run(backend.arun(count)) == 201
+    assert other.run(count) == 0
+    backend.close()
+    other.close()
+    assert os.listdir(tmp_path) == []
+
+
+@BOTH
+def test_close_is_idempotent_and_final(tmp_path: Path, is_async: bool) -> None:
+    """B46: closing twice is harmless, a closed backend says so and names the file; unused ones close too."""
+    backend = backend_on(tmp_path / "a.db")
+    backend.run(add("a"), write=True)
+    for _ in range(2):
+        if is_async:
+            asyncio.run(backend.aclose())
+        else:
+            backend.close()
+    for write in (False, True):
+        with pytest.raises(ClosedError, match="a.db"):
+            both_ways(backend, count, is_async, write=write)
+    assert sorted(os.listdir(tmp_path)) == ["a.db", "a.db-lock"]
+    backend_on(tmp_path / "never.db", table=False).close()
+    assert not (tmp_path / "never.db").exists()
+
+
+def test_close_finishes_accepted_writes(tmp_path: Path) -> None:
+    """What was accepted before close is stored and answered; what comes later is refused."""
+    backend = backend_on(tmp_path / "a.db")
+
+    async def main() -> list[Any]:
+        await backend.arun(count)
+        with backend._store.writer._run:
+            tasks = [asyncio.create_task(backend.arun(add(f"n{i}"), write=True)) for i in range(100)]
+            await asyncio.sleep(0.05)
+        await backend.aclose()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    results = asyncio.run(main())
+    assert all(isinstance(result, list) for result in results)
+    again = backend_on(tmp_path / "a.db")
+    assert again.run(count) == 100
+    again.close()
+
+
+def test_dropped_backend_closes_itself(tmp_path: Path) -> None:
+    """A backend that is dropped without close leaves no worker and no open file behind."""
+    before = threading.active_count()
+    backend = backend_on(tmp_path / "a.db")
+    asyncio.run(backend.arun(add("a"), write=True))
+    asyncio.run(backend.arun(count))
+    del backend
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline and (threading.active_count() > before or (tmp_path / "a.db-wal").exists()):
+        time.sleep(0.01)
+    assert threading.active_count() == before
+    assert not (tmp_path / "a.db-wal").exists()
+
+
+def test_two_backends_on_one_file(tmp_path: Path) -> None:
+    """Two savers on one file in one process take turns, and see each other's commits."""
+    one, two = backend_on(tmp_path / "a.db"), backend_on(tmp_path / "a.db")
+
+    def write(job: tuple[SqliteBackend, str]) -> None:
+        for i in range(50):
+            job[0].run(add(f"{job[1]}{i}"), write=True)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, [(one, "a"), (two, "b"), (one, "c"), (two, "d")]))
+    assert one.run(count) == two.run(count) == 200
+    one.close()
+    two.run(add("after"), write=True)
+    assert two.run(count) == 201
+    two.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (sqlite3.SQLITE_BUSY_SNAPSHOT, BusyError),
+        (sqlite3.SQLITE_LOCKED, BusyError),
+        (sqlite3.SQLITE_FULL, DiskFullError),
+        (sqlite3.SQLITE_READONLY_DBMOVED, ReadOnlyError),
+        (sqlite3.SQLITE_CANTOPEN, ReadOnlyError),
+        (sqlite3.SQLITE_CORRUPT_INDEX, CorruptionError),
+        (sqlite3.SQLITE_IOERR_READ, UnavailableError),
+        (sqlite3.SQLITE_TOOBIG, UsageError),
+        (sqlite3.SQLITE_ERROR, CkptError),
+    ],
+)
+def test_driver_errors_are_translated(code: int, expected: type[CkptError], tmp_path: Path) -> None:
+    """Each class of driver error has its own error of ours, which names the file and survives pickling."""
+    driver = sqlite3.OperationalError("text")
+    driver.sqlite_errorcode = code  # type: ignore[attr-defined]
+    ours = errors.translate(driver, str(tmp_path / "a.db"), "a write")
+    assert type(ours) is expected and "a.db" in str(ours)
+    assert str(pickle.loads(pickle.dumps(ours))) == str(ours)
+
+
+@pytest.mark.parametrize(
+    ("version", "affected"),
+    [
+        ((3, 6, 23), False),
+        ((3, 7, 0), True),
+        ((3, 40, 1), True),
+        ((3, 44, 5), True),
+        ((3, 44, 6), False),
+        ((3, 45, 0), True),
+        ((3, 50, 6), True),
+        ((3, 50, 7), False),
+        ((3, 51, 2), True),
+        ((3, 51, 3), False),
+        ((3, 53, 4), False),
+    ],
+)
+def test_affected_engines(version: tuple[int, int, int], affected: bool) -> None:
+    """B69: which SQLite versions have the WAL race."""
+    assert guard.engine_is_affected(version) is affected
+
+
+def test_queries_have_no_unnamed_text() -> None:
+    """Every block of queries.sql has a name and text, and is a complete statement or several."""
+    for name, text in queries.QUERIES.items():
+        assert name and text.strip(), name
+        assert list(queries.split(text)), name
