@@ -19,14 +19,16 @@ from langgraph.checkpoint.base import (
 
 from agent_ckpt.carrier import config_for, place_of, run_id_of
 from agent_ckpt.codec import expand, frame, tree
+from agent_ckpt.codec.plan import Planner
 from agent_ckpt.codec.values import DecodeError, ValueCodec
-from agent_ckpt.core.hot import HotThread
+from agent_ckpt.core.hot import HotThread, path_of
 from agent_ckpt.core.put import KEEP, PutPlan, Target
-from agent_ckpt.core.read import Found, damaged
+from agent_ckpt.core.read import Found
+from agent_ckpt.core.rows import damaged
 from agent_ckpt.core.session import Session
 from agent_ckpt.core.writes import WritesPlan
 from agent_ckpt.errors import UsageError
-from agent_ckpt.model import Body, Place, Ref, ThreadRow
+from agent_ckpt.model import Body, Entry, Place, Ref, ThreadRow
 
 _OWN_KEYS = frozenset(
     ("v", "id", "ts", "channel_values", "channel_versions", "versions_seen", "updated_channels")
@@ -42,10 +44,10 @@ class Planning:
         self._codec = codec
         self._compression = compression
         self._ns = ""
-        self._planner = tree.Planner(
+        self._planner = Planner(
             codec,
             self.hot.entry_of,
-            lambda path: self.hot.lists.get((self._ns, path)),
+            lambda path: self.hot.sequences.get((self._ns, path)),
             lambda path: self.hot.arrays.get((self._ns, path)),
         )
 
@@ -88,7 +90,6 @@ class Planning:
             body,
             channels,
             self._target(),
-            self.hot.groups,
             self._framed([plan for _, _, plan in channels]),
             self._compression,
             session,
@@ -115,7 +116,7 @@ class Planning:
         for at, (channel, value) in enumerate(writes):
             plan = self._planner.plan(value, f"writes[{at}] ({channel})")
             planned.append((WRITES_IDX_MAP.get(channel, at), channel, plan))
-        self._planner.lists.clear()
+        self._planner.sequences.clear()
         self._planner.arrays.clear()
         return WritesPlan(
             place,
@@ -124,19 +125,17 @@ class Planning:
             task_path,
             planned,
             self._target(),
-            self.hot.groups,
             self._framed([plan for _, _, plan in planned]),
             self._compression,
             session,
         )
 
-    def remember(self, stored: Sequence[Any], groups: Mapping[Any, Any]) -> None:
+    def remember(self, stored: Sequence[tuple[Entry, int]]) -> None:
         """Learn from a committed write what is stored now."""
         self.hot.adopt(stored)
-        for key, node in groups.items():
-            if node.number:
-                self.hot.groups[key] = node
-        self.hot.lists.update({(self._ns, path): items for path, items in self._planner.lists.items()})
+        for path, seq in self._planner.sequences.items():
+            if seq.state is not None:
+                self.hot.keep_sequence((self._ns, path), seq.state)
         self.hot.arrays.update({(self._ns, path): array for path, array in self._planner.arrays.items()})
 
     def _target(self) -> Target:
@@ -156,13 +155,13 @@ class Planning:
         channels: list[tuple[str, Any, Any]] = []
         for name, version in versions.items():
             if name in values:
-                plan: Any = self._planner.plan(values[name], f"channel_values.{name}")
+                plan: Any = self._planner.plan(values[name], path_of(name))
             else:
                 plan = None if name in new_versions else KEEP
             channels.append((name, version, plan))
         for name, value in values.items():
             if name not in versions:
-                channels.append((name, None, self._planner.plan(value, f"channel_values.{name}")))
+                channels.append((name, None, self._planner.plan(value, path_of(name))))
         return channels
 
     def _framed(self, plans: Sequence[Any]) -> dict[bytes, bytes]:
@@ -170,7 +169,7 @@ class Planning:
         return {
             entry.digest: frame.seal_blob(entry.body, self._compression)
             for plan in plans
-            if isinstance(plan, (tree.Entry, tree.Seq))
+            if isinstance(plan, (Entry, tree.Seq))
             for entry in tree.entries_of(plan)
             if not entry.number
         }
@@ -201,7 +200,9 @@ class Reading:
             "id": row.place.checkpoint_id,
             "ts": body.ts,
             "channel_values": {
-                name: values(ref, name) for name, _, ref in body.channels if ref is not None
+                name: self._known(found.states[name]) if name in found.states else values(ref, name)
+                for name, _, ref in body.channels
+                if ref is not None
             },
             "channel_versions": {name: version for name, version, _ in body.channels if version is not None},
             "versions_seen": body.versions_seen,
@@ -218,6 +219,19 @@ class Reading:
             pending_writes=[(task_id, channel, values(ref, channel)) for task_id, channel, ref in found.writes],
         )
 
+    def _known(self, state: tree.State) -> Any:
+        """A channel's value from what is known in memory; a fresh object."""
+        if state.kind in (tree.TEXT, tree.BYTES):
+            return state.bodies[0]
+        state.reads += 1
+        if state.kind == tree.LIST and state.reads > 1:
+            copies, state.templates = self._codec.copies(state.bodies, state.templates)
+            return copies
+        values = self._codec.decode_many(state.bodies)
+        if state.kind == tree.DICT and state.keys is not None:
+            return dict(zip(state.keys, values, strict=True))
+        return values if state.kind == tree.LIST else values[0]
+
     def values(self, thread: ThreadRow, place: Place, blobs: Any) -> Callable[[Ref, str], Any]:
         """A function that gives the value behind a reference of one checkpoint."""
         expander = expand.Expander(self._codec, blobs.entries, thread.secret, blobs.faults)
@@ -231,16 +245,18 @@ class Reading:
         return value
 
     def learn(self, found: Found, hot: HotThread) -> None:
-        """Remember the lists and arrays of a restored head, for the put that follows."""
+        """Remember the sequences and arrays of a restored head, for the put that follows."""
         if found.body is None:
             return
         expander = expand.Expander(self._codec, found.blobs.entries, found.thread.secret, found.blobs.faults)
         for name, _, ref in found.body.channels:
-            path = (found.row.place.ns, f"channel_values.{name}")
+            if name in found.states:
+                continue
+            path = (found.row.place.ns, path_of(name))
             try:
-                items = expander.leaf_entries(ref)
-                if items is not None:
-                    hot.lists[path] = items
+                state = expander.state(ref)
+                if state is not None:
+                    hot.keep_sequence(path, state)
                 array = expander.array(ref)
                 if array is not None:
                     hot.arrays[path] = array

@@ -244,7 +244,7 @@ class AgentSaver(BaseCheckpointSaver[Any]):
         """`get_delta_channel_history`, async."""
         return await self._arun(work.delta_history(self._store, config, channels))
 
-    def get_next_version(self, current: Any, channel: None = None) -> Any:
+    def get_next_version(self, current: Any, channel: None = None) -> Any:  # noqa: ARG002
         """The next channel_version: 1, 2, ...; in a thread that came from another saver, in its style."""
         return work.next_version(current)
 

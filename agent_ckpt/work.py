@@ -19,7 +19,10 @@ from langgraph.checkpoint.base import (
 
 from agent_ckpt.carrier import Carrier, checkpoint_id_of, config_for, namespace_of, place_of, thread_id_of
 from agent_ckpt.codec.values import ValueCodec
-from agent_ckpt.core import delta, manage, prune as pruning, put as putting, read, verify as verifying
+from agent_ckpt.core import delta, manage, read
+from agent_ckpt.core import prune as pruning
+from agent_ckpt.core import put as putting
+from agent_ckpt.core import verify as verifying
 from agent_ckpt.core import writes as writing
 from agent_ckpt.core.hot import HotCache, HotThread
 from agent_ckpt.core.put import ReplanError, Written
@@ -157,7 +160,7 @@ def _remember(store: Store, thread_id: str, planning: Planning, written: Written
     hot: HotThread = planning.hot
     if hot.thread == 0:
         hot.thread, hot.collected = written.row.thread, written.row.collected
-    planning.remember(written.assembled.stored, written.assembled.groups)
+    planning.remember(written.assembled.stored)
     store.hot.keep(thread_id, hot)
 
 
@@ -197,9 +200,11 @@ class Listing:
         self._reading = Reading(store.codec)
         self._left = limit
         self._skips = on_damage == "skip"
+        # First, since only then it is known that the config addresses a thread.
+        thread_id = thread_id_of(config) if config is not None else None
         self._session = store.carrier.session_of(config) if config is not None else None
         self._query = read.Query(
-            thread_id_of(config) if config is not None else None,
+            thread_id,
             namespace_of(config) if config is not None else None,
             checkpoint_id_of(config),
             checkpoint_id_of(before),

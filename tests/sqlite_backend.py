@@ -110,7 +110,7 @@ def finish(process: subprocess.Popen[str], timeout: float = 20.0) -> str:
         process.kill()
         out, err = process.communicate()
         raise AssertionError(f"hangs: {out[-2000:]}{err[-2000:]}") from None
-    assert process.returncode == 0 and not err.strip(), f"{process.returncode} {out[-2000:]}{err[-2000:]}"
+    assert (process.returncode, err.strip()) == (0, ""), f"{process.returncode} {out[-2000:]}{err[-2000:]}"
     return out
 
 

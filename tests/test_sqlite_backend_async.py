@@ -67,7 +67,8 @@ def test_loops_at_the_same_time(backend: SqliteBackend) -> None:
         thread.start()
     for thread in threads:
         thread.join(20)
-    assert not failures and not any(thread.is_alive() for thread in threads)
+    assert not failures
+    assert not any(thread.is_alive() for thread in threads)
     assert backend.run(count) == 180
 
 

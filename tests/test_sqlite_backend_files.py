@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import sqlite3
 import shutil
+import sqlite3
 import stat
 import tempfile
 from collections.abc import Callable
@@ -71,7 +71,8 @@ def test_settings_of_a_new_file(tmp_path: Path) -> None:
     # Another process reads it: an open and close here would drop this process's locks (B66).
     script = "file = open(sys.argv[1], 'rb'); print(file.read(100).hex()); file.close()"
     header = bytes.fromhex(run_script(script, tmp_path / "a.db"))
-    assert header[68:72] == b"ACKP" and int.from_bytes(header[60:64], "big") == 1
+    assert header[68:72] == b"ACKP"
+    assert int.from_bytes(header[60:64], "big") == 1
     handle = backend._store.writer._handle
     assert handle is not None
 
@@ -139,7 +140,7 @@ def test_wrong_targets(given: Any, said: str) -> None:
 def test_connections_as_target(tmp_path: Path) -> None:
     """An open connection is refused, naming the path to pass instead; it is left open."""
     connection = sqlite3.connect(tmp_path / "a.db")
-    with pytest.raises(UsageError, match="a.db"):
+    with pytest.raises(UsageError, match=r"a\.db"):
         SqliteBackend(connection, Options())
     connection.execute("SELECT 1")
     connection.close()
@@ -161,10 +162,11 @@ def test_missing_files_and_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ):
         with pytest.raises(UsageError) as caught:
             backend.run(count)
-        assert str(tmp_path / "agent.db") in str(caught.value) and "agents.db" in str(caught.value)
+        assert str(tmp_path / "agent.db") in str(caught.value)
+        assert "agents.db" in str(caught.value)
         assert f"working folder: {tmp_path}" in str(caught.value)
     assert os.listdir(tmp_path) == ["agents.db"]
-    with pytest.raises(UsageError, match="nowhere .*does not exist"):
+    with pytest.raises(UsageError, match=r"nowhere .*does not exist"):
         SqliteBackend("nowhere/agent.db", Options()).run(count)
     with pytest.raises(UsageError, match="is a folder"):
         SqliteBackend(tmp_path, Options()).run(count)
@@ -355,7 +357,8 @@ def test_half_made_files_are_finished(tmp_path: Path) -> None:
         backend.run(add("a"), write=True)
         backend.close()
         check = connect.connect(f"file:{path}?mode=ro")
-        assert check.execute("PRAGMA auto_vacuum").fetchone()[0] in (0, 2) and schema.check(check, str(path))
+        assert check.execute("PRAGMA auto_vacuum").fetchone()[0] in (0, 2)
+        assert schema.check(check, str(path))
         check.close()
         for name in os.listdir(tmp_path):
             os.unlink(tmp_path / name)

@@ -41,7 +41,7 @@ def _dictionary(number: int) -> zstandard.ZstdCompressionDict:
     return zstandard.ZstdCompressionDict(raw, dict_type=zstandard.DICT_TYPE_AUTO)
 
 
-def _parameters(with_dictionary: bool) -> zstandard.ZstdCompressionParameters:
+def _parameters() -> zstandard.ZstdCompressionParameters:
     return zstandard.ZstdCompressionParameters.from_level(
         _LEVEL, format=_FORMAT, write_content_size=True, write_dict_id=False, write_checksum=False
     )
@@ -52,10 +52,10 @@ def _compressor(with_dictionary: bool) -> zstandard.ZstdCompressor:
     found = getattr(_local, name, None)
     if found is None:
         found = zstandard.ZstdCompressor(
-            dict_data=_dictionary(0) if with_dictionary else None, compression_params=_parameters(with_dictionary)
+            dict_data=_dictionary(0) if with_dictionary else None, compression_params=_parameters()
         )
         setattr(_local, name, found)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _decompressor(compression: int) -> zstandard.ZstdDecompressor:

@@ -81,16 +81,28 @@ class Expander:
             raise DamagedRefError("a reference has an unknown shape")
         return self._composite(*ref)
 
-    def leaf_entries(self, ref: Ref) -> list[Entry | bytes] | None:
-        """The items of a plain LIST reference as they are known in memory, else None."""
-        if type(ref) is not list or ref[0] != tree.LIST:
+    def state(self, ref: Ref) -> tree.State | None:
+        """A plain LIST or DICT as it is stored, for the next plan; None for anything else."""
+        if type(ref) is not list or ref[0] not in (tree.LIST, tree.DICT):
             return None
-        found: list[Entry | bytes] = []
-        for part in self._leaves(tree.numbers(ref[3])):
-            if type(part) is list:
-                return None
-            found.append(self._blobs[part] if type(part) is int else part)  # type: ignore[arg-type]
-        return found
+        state = tree.State(ref[0], [], [] if ref[0] == tree.DICT else None, False)
+        state.ref = ref
+        return state if self._walk(tree.numbers(ref[3]), state) else None
+
+    def _walk(self, refs: list[Ref], state: tree.State) -> bool:
+        for ref in refs:
+            entry = self._entry(ref) if type(ref) is int else None
+            if entry is None or entry.body[0] != frame.NODE:
+                if type(ref) is list:
+                    return False
+                state.add(ref, entry)
+                continue
+            start = len(state.refs)
+            if not self._walk(self._group(entry), state):
+                return False
+            if not state.groups or state.groups[-1][1] <= start:
+                state.groups.append((start, len(state.refs), entry))
+        return True
 
     def array(self, ref: Ref) -> arrays.KnownArray | None:
         """The array behind a reference, to build the next difference on."""
@@ -128,8 +140,6 @@ class Expander:
     def _composite(self, kind: int, count: int, check: bytes, refs: list[Ref]) -> Any:
         absolute = tree.numbers(refs)
         self._compare(absolute, check)
-        if kind == tree.SNAPSHOT and len(absolute) == 1:
-            return DeltaSnapshot(self.value(absolute[0]))
         if kind == tree.LEAF and len(absolute) == 1:
             return self.value(absolute[0])
         if kind == tree.DICT:
@@ -137,6 +147,9 @@ class Expander:
         leaves = list(self._leaves(absolute))
         if len(leaves) != count:
             raise DamagedRefError(f"a value has {len(leaves)} parts where {count} were stored")
+        if kind == tree.SNAPSHOT and count == 1:
+            # Its one part can stand in a group of its own, where its address closes one.
+            return DeltaSnapshot(self.value(leaves[0]))
         if kind == tree.LIST:
             return self._list(leaves)
         joined = b"".join(self._piece(leaf) for leaf in leaves)

@@ -8,6 +8,7 @@ anything but exact msgpack values, or private attributes, is left to the generic
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from langchain_core import messages as lc
@@ -45,16 +46,13 @@ def encode(message: Any, number: int) -> bytes | None:
     Returns:
         The packed bytes, or None when it must go through the generic serializer.
     """
-    fields = message.__dict__
-    extra = message.__pydantic_extra__
-    assigned = message.__pydantic_fields_set__
     if message.__pydantic_private__ is not None:
         return None
-    names = [name for name in fields if name in assigned]
+    packed = [number, message.__dict__, sorted(message.__pydantic_fields_set__)]
+    if message.__pydantic_extra__:
+        packed.append(message.__pydantic_extra__)
     try:
-        if extra or len(names) != len(assigned):
-            return pack([number, fields, names, extra or {}, sorted(assigned.difference(names))])
-        return pack([number, fields, names])
+        return pack(packed)
     except PackError:
         return None
 
@@ -65,23 +63,59 @@ def decode(parts: list[bytes]) -> list[Any]:
     Raises:
         ValueError, TypeError, IndexError: when the bytes are no packed messages.
     """
-    built = []
-    for number, fields, names, *rest in unpack_joined(parts):
-        cls = CLASSES[number]
-        message = cls.__new__(cls)
-        if len(fields) != _FIELDS[number]:
-            _fill(cls, fields)
-        assigned = set(names)
-        extra: dict[str, Any] | None = {} if _ALLOWS_EXTRA[number] else None
-        if rest:
-            extra = rest[0]
-            assigned.update(rest[1])
-        _set(message, "__dict__", fields)
-        _set(message, "__pydantic_fields_set__", assigned)
-        _set(message, "__pydantic_extra__", extra)
-        _set(message, "__pydantic_private__", None)
-        built.append(message)
-    return built
+    return [_build(*unpacked) for unpacked in unpack_joined(parts)]
+
+
+def _build(number: int, fields: dict[str, Any], assigned: Iterable[str], extra: dict[str, Any] | None = None) -> Any:
+    cls = CLASSES[number]
+    message = cls.__new__(cls)
+    if len(fields) != _FIELDS[number]:
+        _fill(cls, fields)
+    _set(message, "__dict__", fields)
+    _set(message, "__pydantic_fields_set__", set(assigned))
+    _set(message, "__pydantic_extra__", extra if extra is not None else {} if _ALLOWS_EXTRA[number] else None)
+    _set(message, "__pydantic_private__", None)
+    return message
+
+
+class Template:
+    """A message unpacked once, to make equal fresh ones from: a third of the cost of unpacking.
+
+    Every container is copied for each; what is shared is immutable.
+    """
+
+    __slots__ = ("_assigned", "_containers", "_extra", "_fields", "_number")
+
+    def __init__(
+        self, number: int, fields: dict[str, Any], assigned: list[str], extra: dict[str, Any] | None = None
+    ) -> None:
+        self._number = number
+        self._fields = fields
+        self._assigned = frozenset(assigned)
+        self._extra = extra
+        self._containers = tuple(key for key, value in fields.items() if type(value) in (dict, list))
+
+    def make(self) -> Any:
+        """A fresh message."""
+        fields = self._fields.copy()
+        for key in self._containers:
+            fields[key] = _copied(fields[key])
+        return _build(self._number, fields, self._assigned, None if self._extra is None else _copied(self._extra))
+
+
+def templates(parts: list[bytes]) -> list[Template]:
+    """Templates of packed messages.
+
+    Raises:
+        ValueError, TypeError, IndexError: when the bytes are no packed messages.
+    """
+    return [Template(*unpacked) for unpacked in unpack_joined(parts)]
+
+
+def _copied(value: Any) -> Any:
+    if type(value) is dict:
+        return {key: _copied(item) if type(item) in (dict, list) else item for key, item in value.items()}
+    return [_copied(item) if type(item) in (dict, list) else item for item in value]
 
 
 def _fill(cls: type[BaseModel], fields: dict[str, Any]) -> None:

@@ -10,12 +10,14 @@ from agent_ckpt.codec.pack import UnpackError, pack, unpack
 from agent_ckpt.model import Body, CheckpointRow, History, Place, TaskWrites, WritesRow
 
 
-def checkpoint_coordinates(place: Place, parent_id: str | None, seq: int) -> frame.Coordinates:
-    return ("checkpoint", *place, parent_id, seq)
+def checkpoint_coordinates(
+    place: Place, parent_id: str | None, seq: int, run_id: str | None
+) -> frame.Coordinates:
+    return ("checkpoint", *place, parent_id, seq, run_id)
 
 
-def writes_coordinates(place: Place, seq: int) -> frame.Coordinates:
-    return ("writes", *place, seq)
+def writes_coordinates(place: Place, seq: int, run_id: str | None) -> frame.Coordinates:
+    return ("writes", *place, seq, run_id)
 
 
 def history_coordinates(place: Place, seq: int) -> frame.Coordinates:
@@ -42,7 +44,8 @@ def open_body(row: CheckpointRow) -> Body:
     Raises:
         FrameError: when it isn't what was stored there.
     """
-    payload = frame.open_row(frame.CHECKPOINT_ROW, row.frame, checkpoint_coordinates(row.place, row.parent_id, row.seq))
+    coordinates = checkpoint_coordinates(row.place, row.parent_id, row.seq, row.run_id)
+    payload = frame.open_row(frame.CHECKPOINT_ROW, row.frame, coordinates)
     v, ts, channels, *others = _list(payload, 7)
     return Body(v, _long_time(ts), [(name, version, ref) for name, version, ref in channels], *others)
 
@@ -57,7 +60,7 @@ def open_writes(row: WritesRow) -> TaskWrites:
     Raises:
         FrameError: when it isn't what was stored there.
     """
-    payload = frame.open_row(frame.WRITES_ROW, row.frame, writes_coordinates(row.place, row.seq))
+    payload = frame.open_row(frame.WRITES_ROW, row.frame, writes_coordinates(row.place, row.seq, row.run_id))
     task_id, task_path, writes = _list(payload, 3)
     return TaskWrites(ids.expand(task_id), task_path, [(idx, channel, ref) for idx, channel, ref in writes])
 

@@ -1,12 +1,11 @@
-"""How a value is stored in parts, and put together again.
+"""How a value stands in parts: sequences, the groups they close into, and references.
 
-A value becomes a *plan*: a leaf (one blob, or inline where it is tiny), or a sequence of children.
-Lists go by item, dicts by key, long texts by piece. A sequence's references are grouped where its
-content says so (a group closes after a child whose address ends in six zero bits, or after 256),
-and each closed group is a blob of its own, level upon level, as in a prolly tree. So a checkpoint
-that appends one item holds a few dozen one-byte references, whatever the list's length, and an edit
-in the middle closes at most a few groups anew. A group and a composite reference carry a check that
-binds the addresses of what they refer to.
+A list is stored by item, a dict by key, a long text by piece. A sequence's references are grouped
+where its content says so (a group closes after a part whose address ends in six zero bits, or after
+256 references), and each closed group is a blob of its own, level upon level, as in a prolly tree.
+So a checkpoint that appends one item holds a few dozen one-byte references, whatever the list's
+length, and an edit in the middle closes at most a few groups anew. A group and a composite
+reference carry a check that binds the addresses of what they refer to.
 
 Composite reference: `[kind, count, check, refs]`, with numbers in `refs` as differences to the one
 before; groups stand in the same list, oldest first, and are told from leaves by their codec.
@@ -18,10 +17,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from zlib import crc32
 
-from agent_ckpt.codec import digest, frame, pieces
-from agent_ckpt.codec.arrays import KnownArray, describe, smallest_body
+from agent_ckpt.codec import digest, frame
+from agent_ckpt.codec.messages import Template
 from agent_ckpt.codec.pack import pack, unpack
-from agent_ckpt.codec.values import DeltaSnapshot, ValueCodec
 from agent_ckpt.model import Entry, Ref
 
 LIST = 1
@@ -32,188 +30,132 @@ SNAPSHOT = 5
 OPAQUE = 6
 LEAF = 7
 
-INLINE_UP_TO = 48
-"""A body of up to this many bytes stands in the row that refers to it."""
-DICT_WHOLE_UP_TO = 1024
-LIST_WHOLE_UP_TO = 256
-SPLIT_ABOVE = pieces.CUT_ABOVE
 GROUP_AT_MOST = 256
 _CUT_MASK = 63
-_DEEPEST = 16
 
-Child = Any
+Part = Any
 """Entry, bytes (an inline body), or Seq."""
 
 
-class Seq:
-    """A composite value in the making.
+class State:
+    """A sequence as it is stored, for the next plan and the next read.
 
     Attributes:
-        kind: LIST, DICT, TEXT, BYTES, SNAPSHOT or OPAQUE.
-        keys: for DICT, the keys; else None.
-        children: the planned parts, in order.
+        kind: its kind.
+        keys: for DICT, the keys in order.
+        bodies: the body of each part; for a long text or byte string, the value alone.
+        nested: whether a part is a sequence itself.
+        refs, addresses, cuts: the first level, as in Level.
+        groups: the closed groups of the first level: start, end, entry.
+        ref: the reference of the whole.
+        reads: how often it was read from memory.
+        templates: of the leading parts of a LIST that was read more than once.
     """
 
-    __slots__ = ("children", "keys", "kind")
+    __slots__ = (
+        "addresses", "bodies", "cuts", "groups", "keys", "kind", "nested", "reads", "ref", "refs", "templates",
+    )  # fmt: skip
 
-    def __init__(self, kind: int, children: list[Child], keys: list[str] | None = None) -> None:
+    def __init__(self, kind: int, bodies: list[Any], keys: list[str] | None, nested: bool) -> None:
         self.kind = kind
-        self.children = children
         self.keys = keys
+        self.bodies = bodies
+        self.nested = nested
+        self.refs: list[Ref] = []
+        self.addresses: list[bytes] = []
+        self.cuts: list[bool] = []
+        self.groups: list[tuple[int, int, Entry]] = []
+        self.ref: Ref = None
+        self.reads = 0
+        self.templates: list[Template | None] = []
+
+    def add(self, ref: Ref, entry: Entry | None) -> None:
+        """Add a reference of the first level, as `first_level` does."""
+        cut = False
+        if type(ref) is str and self.keys is not None:
+            self.keys.append(ref)
+        else:
+            body = entry.body if entry is not None else ref
+            self.bodies.append(body)
+            if self.keys:
+                cut = cuts_after_key(self.keys[-1])
+            elif entry is not None:
+                cut = cuts_after(entry.digest)
+            else:
+                cut = cuts_after_inline(body)
+        self.refs.append(ref)
+        self.addresses.append(entry.digest if entry is not None else b"")
+        self.cuts.append(cut)
 
 
-Plan = Entry | bytes | Seq
+class Kept:
+    """A part or value that is stored as it is, so that its reference is all that is needed."""
+
+    __slots__ = ("address", "ref")
+
+    def __init__(self, ref: Ref, address: bytes = b"") -> None:
+        self.ref = ref
+        self.address = address
 
 
-class Planner:
-    """Plans values for one thread; finds what is already known by its bytes.
-
-    Args:
-        codec: the value codec.
-        entry_of: gives the Entry of a body, the known one or a new one.
-        previous: gives the items of the list that stood under a path before, if known.
-        array_before: the same for an array.
+class Seq:
+    """A sequence to be stored.
 
     Attributes:
-        lists, arrays: what this plan leaves under each path, for the next one.
+        kind, keys: as in State.
+        bodies: as in State; empty where no state is to be kept.
+        same: how many leading parts stand as in `before`.
+        before: the state that those are taken from.
+        parts: the parts after them.
+        state: what it became, set when it is assembled.
     """
+
+    __slots__ = ("before", "bodies", "keys", "kind", "parts", "same", "state")
 
     def __init__(
         self,
-        codec: ValueCodec,
-        entry_of: Callable[[bytes], Entry],
-        previous: Callable[[str], list[Entry | bytes] | None],
-        array_before: Callable[[str], KnownArray | None],
+        kind: int,
+        parts: list[Part],
+        keys: list[str] | None = None,
+        bodies: list[Any] | None = None,
+        before: State | None = None,
+        same: int = 0,
     ) -> None:
-        self._codec = codec
-        self._entry_of = entry_of
-        self._previous = previous
-        self._array_before = array_before
-        self.lists: dict[str, list[Entry | bytes]] = {}
-        self.arrays: dict[str, KnownArray] = {}
+        self.kind = kind
+        self.parts = parts
+        self.keys = keys
+        self.bodies = bodies if bodies is not None else []
+        self.before = before
+        self.same = same
+        self.state: State | None = None
 
-    def plan(self, value: Any, path: str, depth: int = 0) -> Plan:
-        """Plan a value.
-
-        Raises:
-            ValueNotStorableError: naming the path of the part that can't be kept.
-        """
-        if not self._codec.splits:
-            return self._plan_opaque(self._encode(value, path))
-        kind = type(value)
-        if kind is DeltaSnapshot:
-            return Seq(SNAPSHOT, [self.plan(value.value, path, depth + 1)])
-        if kind is list:
-            return self._plan_list(value, path, depth)
-        if kind is dict:
-            return self._plan_dict(value, path, depth)
-        if kind is str and len(value) > SPLIT_ABOVE:
-            return self._plan_long(value, path)
-        if kind is bytes and len(value) > SPLIT_ABOVE:
-            return Seq(BYTES, [self._entry_of(_PIECE + piece) for piece in pieces.cut(value)])
-        array = describe(value)
-        if array is not None:
-            return self._plan_array(*array, path)
-        return self._plan_opaque(self._encode(value, path))
-
-    def _encode(self, value: Any, path: str) -> bytes:
-        try:
-            return self._codec.encode(value)
-        except Exception as exc:
-            raise self._codec.refuse(value, path, exc) from exc
-
-    def _leaf(self, body: bytes) -> Entry | bytes:
-        return body if len(body) <= INLINE_UP_TO else self._entry_of(body)
-
-    def _plan_opaque(self, body: bytes) -> Plan:
-        """A body that can't be split by its structure, cut where it is long."""
-        if len(body) <= SPLIT_ABOVE:
-            return self._leaf(body)
-        return Seq(OPAQUE, [self._entry_of(_PIECE + piece) for piece in pieces.cut(body)])
-
-    def _plan_long(self, value: str, path: str) -> Plan:
-        try:
-            raw = value.encode()
-        except UnicodeEncodeError:
-            return self._leaf(self._encode(value, path))
-        return Seq(TEXT, [self._entry_of(_PIECE + piece) for piece in pieces.cut(raw)])
-
-    def _plan_array(self, shape: list[Any], raw: bytes, width: int, path: str) -> Entry:
-        before = self._array_before(path)
-        if before is not None and before.shape == shape and before.raw == raw:
-            self.arrays[path] = before
-            return before.entry
-        body, chain = smallest_body(shape, raw, width, before)
-        entry = self._entry_of(body)
-        self.arrays[path] = KnownArray(entry, raw, shape, chain)
-        return entry
-
-    def _plan_list(self, value: list[Any], path: str, depth: int) -> Plan:
-        try:
-            bodies = self._codec.encode_many(value)
-        except Exception as exc:
-            raise self._codec.refuse(value, path, exc) from exc
-        if sum(map(len, bodies)) <= LIST_WHOLE_UP_TO:
-            return self._leaf(self._encode(value, path))
-        before = self._previous(path) or []
-        same = _same_start(before, bodies)
-        children: list[Child] = before[:same]
-        for at in range(same, len(bodies)):
-            children.append(self._part(value[at], bodies[at], path, at, depth))
-        if not any(type(child) is Seq for child in children):
-            self.lists[path] = children
-        return Seq(LIST, children)
-
-    def _plan_dict(self, value: dict[Any, Any], path: str, depth: int) -> Plan:
-        keys = list(value)
-        if not all(type(key) is str for key in keys):
-            return self._leaf(self._encode(value, path))
-        bodies = [self._encode(item, f"{path}[{key!r:.60}]") for key, item in value.items()]
-        if sum(map(len, bodies)) <= DICT_WHOLE_UP_TO:
-            return self._leaf(self._encode(value, path))
-        children = [
-            self._part(value[key], body, path, key, depth) for key, body in zip(keys, bodies, strict=True)
-        ]
-        return Seq(DICT, children, keys)
-
-    def _part(self, value: Any, body: bytes, path: str, at: int | str, depth: int) -> Child:
-        if len(body) > SPLIT_ABOVE and depth < _DEEPEST and type(value) in (list, dict, str, bytes):
-            return self.plan(value, f"{path}[{at!r:.60}]", depth + 1)
-        return self._leaf(body) if type(at) is int else self._plan_opaque(body)
+    @property
+    def count(self) -> int:
+        return self.same + len(self.parts)
 
 
-_PIECE = bytes((frame.PIECE,))
-
-
-def _same_start(before: list[Entry | bytes], bodies: list[bytes]) -> int:
-    """How many leading items are the same bytes as before."""
-    same = 0
-    for known, body in zip(before, bodies, strict=False):
-        if (known if type(known) is bytes else known.body) != body:  # type: ignore[union-attr]
-            break
-        same += 1
-    return same
+Plan = Entry | bytes | Seq | Kept
 
 
 def entries_of(plan: Plan) -> Iterator[Entry]:
-    """Every blob that a plan needs, groups aside."""
-    stack: list[Child] = [plan]
+    """Every blob that a plan may have to store, groups aside."""
+    stack: list[Part] = [plan]
     while stack:
         part = stack.pop()
         if type(part) is Entry:
             yield part
         elif type(part) is Seq:
-            stack.extend(part.children)
+            stack.extend(part.parts)
 
 
 def sequences_of(plan: Plan) -> Iterator[tuple[int, Seq]]:
-    """Every composite of a plan with its depth."""
-    stack: list[tuple[int, Child]] = [(0, plan)]
+    """Every sequence of a plan with its depth."""
+    stack: list[tuple[int, Part]] = [(0, plan)]
     while stack:
         depth, part = stack.pop()
         if type(part) is Seq:
             yield depth, part
-            stack.extend((depth + 1, child) for child in part.children)
+            stack.extend((depth + 1, inner) for inner in part.parts if type(inner) is Seq)
 
 
 class Level:
@@ -223,27 +165,30 @@ class Level:
         refs: absolute references; in a DICT's first level, key and reference in turn.
         addresses: for each reference that is a number, its address; else b"".
         cuts: whether a group closes after the reference.
+        groups: groups that are closed already, from the front.
     """
 
-    __slots__ = ("addresses", "cuts", "refs")
+    __slots__ = ("addresses", "cuts", "groups", "refs")
 
     def __init__(self) -> None:
         self.refs: list[Ref] = []
         self.addresses: list[bytes] = []
         self.cuts: list[bool] = []
+        self.groups: list[tuple[int, int, Entry]] = []
 
     def add(self, ref: Ref, address: bytes, cut: bool) -> None:
         self.refs.append(ref)
         self.addresses.append(address)
         self.cuts.append(cut)
 
-    def groups(self) -> tuple[list[tuple[int, int]], int]:
-        """The closed groups as (start, end), and where the open rest starts."""
+    def spans(self) -> tuple[list[tuple[int, int]], int]:
+        """The groups to close after the closed ones, as (start, end); and where the open rest starts."""
         closed: list[tuple[int, int]] = []
-        start, cuts, size = 0, self.cuts, len(self.cuts)
+        start = self.groups[-1][1] if self.groups else 0
+        size = len(self.cuts)
         while True:
             try:
-                end = cuts.index(True, start) + 1
+                end = self.cuts.index(True, start) + 1
             except ValueError:
                 end = size + 1
             while end - start > GROUP_AT_MOST and size - start >= GROUP_AT_MOST:
@@ -260,30 +205,41 @@ def cuts_after(address: bytes) -> bool:
     return address[-1] & _CUT_MASK == 0
 
 
-def first_level(seq: Seq, number_of: Callable[[Entry], int], built: dict[int, Ref]) -> Level:
-    """The references of a sequence's own children.
+def cuts_after_inline(body: Any) -> bool:
+    return crc32(body) & _CUT_MASK == 0
 
-    Args:
-        number_of: the number of an entry.
-        built: references of the composites among the children, by id().
-    """
+
+def cuts_after_key(key: str) -> bool:
+    return crc32(key.encode("utf-8", "surrogatepass")) & _CUT_MASK == 0
+
+
+def first_level(seq: Seq, number_of: Callable[[Entry], int]) -> Level:
+    """The references of a sequence's own parts; sequences among them were assembled before."""
     level = Level()
-    for at, child in enumerate(seq.children):
-        if type(child) is Entry:
-            ref: Ref = number_of(child)
-            address = child.digest
+    before, same = seq.before, seq.same
+    if before is not None and same:
+        level.refs = before.refs[:same]
+        level.addresses = before.addresses[:same]
+        level.cuts = before.cuts[:same]
+        level.groups = [group for group in before.groups if group[1] <= same]
+    for at, part in enumerate(seq.parts):
+        address = b""
+        if type(part) is Entry:
+            ref: Ref = number_of(part)
+            address = part.digest
             cut = cuts_after(address)
-        elif type(child) is bytes:
-            ref, address, cut = child, b"", crc32(child) & _CUT_MASK == 0
+        elif type(part) is bytes:
+            ref, cut = part, cuts_after_inline(part)
+        elif type(part) is Kept:
+            ref, address, cut = part.ref, part.address, False
         else:
-            ref, address = built[id(child)], b""
-            cut = crc32(pack(ref)) & _CUT_MASK == 0
-        if seq.keys is None:
-            level.add(ref, address, cut)
-        else:
+            ref = part.state.ref
+            cut = cuts_after_inline(pack(ref))
+        if seq.keys is not None:
             key = seq.keys[at]
             level.add(key, b"", False)
-            level.add(ref, address, crc32(key.encode("utf-8", "surrogatepass")) & _CUT_MASK == 0)
+            cut = cuts_after_key(key)
+        level.add(ref, address, cut)
     return level
 
 
@@ -299,7 +255,7 @@ def leaf(number: int, address: bytes, secret: bytes) -> Ref:
 
 def composite(seq: Seq, refs: list[Ref], addresses: list[bytes], secret: bytes) -> Ref:
     """The reference of a whole sequence."""
-    return [seq.kind, len(seq.children), digest.combined(filter(None, addresses), secret), differences(refs)]
+    return [seq.kind, seq.count, digest.combined(filter(None, addresses), secret), differences(refs)]
 
 
 def differences(refs: list[Ref]) -> list[Ref]:

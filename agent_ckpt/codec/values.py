@@ -7,7 +7,8 @@ saver's serializer. With a serializer of the user's own, every value goes throug
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -15,6 +16,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from agent_ckpt.codec import frame, messages
+from agent_ckpt.codec.messages import Template
 from agent_ckpt.codec.pack import PackError, UnpackError, pack, unpack, unpack_joined
 from agent_ckpt.errors import ValueNotStorableError
 
@@ -38,12 +40,11 @@ class ValueCodec:
             own serializer, since another one may treat a whole value in a way of its own.
     """
 
-    __slots__ = ("_number_of", "_serde", "splits")
+    __slots__ = ("_serde", "splits")
 
     def __init__(self, serde: SerializerProtocol) -> None:
         self._serde = serde
         self.splits = type(serde) is JsonPlusSerializer
-        self._number_of: Callable[[type], int | None] = messages.NUMBERS.get
 
     def encode(self, value: Any) -> bytes:
         """The body of a value.
@@ -52,7 +53,7 @@ class ValueCodec:
             Exception: whatever the serializer raises for a value it can't keep.
         """
         if self.splits:
-            number = self._number_of(type(value))
+            number = messages.NUMBERS.get(type(value))
             if number is not None:
                 packed = messages.encode(value, number)
                 if packed is not None:
@@ -67,8 +68,22 @@ class ValueCodec:
 
     def encode_many(self, values: Sequence[Any]) -> list[bytes]:
         """The bodies of many values."""
-        encode = self.encode
-        return [encode(value) for value in values]
+        if not self.splits:
+            return [self.encode(value) for value in values]
+        # The loop that costs most in a long conversation: the common case of `encode`, unrolled.
+        number_of, encoded = messages.NUMBERS.get, []
+        for value in values:
+            number = number_of(type(value))
+            if number is not None and value.__pydantic_private__ is None and not value.__pydantic_extra__:
+                try:
+                    packed = pack([number, value.__dict__, sorted(value.__pydantic_fields_set__)])
+                except PackError:
+                    encoded.append(self.encode(value))
+                else:
+                    encoded.append(_MESSAGE + packed)
+            else:
+                encoded.append(self.encode(value))
+        return encoded
 
     def decode(self, body: bytes) -> Any:
         """The value of a body; a fresh object at every call.
@@ -81,24 +96,42 @@ class ValueCodec:
     def decode_many(self, bodies: Sequence[bytes]) -> list[Any]:
         """The values of many bodies, in order.
 
-        Python's cyclic collector is held off meanwhile: nothing built here is garbage, and its
-        passes over the new objects cost more than the decoding.
-
         Raises:
             DecodeError: when a payload can't be read.
         """
-        collecting = len(bodies) > 16 and gc.isenabled()
-        if collecting:
-            gc.disable()
         try:
-            return self._decode_many(bodies)
+            with _collector_held_off():
+                return self._decode_many(bodies)
         except DecodeError:
             raise
         except Exception as exc:
             raise DecodeError(f"{type(exc).__name__} while decoding") from exc
-        finally:
-            if collecting:
-                gc.enable()
+
+    def copies(self, bodies: Sequence[bytes], known: list[Template | None]) -> tuple[list[Any], list[Template | None]]:
+        """`decode_many` for bodies that are asked for again and again.
+
+        Args:
+            bodies: the bodies.
+            known: the templates that an earlier call gave, of the leading ones.
+
+        Returns:
+            The values, and templates for the next call.
+
+        Raises:
+            DecodeError: when a payload can't be read.
+        """
+        fresh = bodies[len(known) :]
+        try:
+            made = iter(messages.templates([body[1:] for body in fresh if body[0] == frame.MESSAGE]))
+        except Exception as exc:
+            raise DecodeError(f"{type(exc).__name__} while decoding") from exc
+        templates = known + [next(made) if body[0] == frame.MESSAGE else None for body in fresh]
+        with _collector_held_off():
+            values = [
+                template.make() if template is not None else self.decode(body)
+                for template, body in zip(templates, bodies, strict=True)
+            ]
+        return values, templates
 
     def _decode_many(self, bodies: Sequence[bytes]) -> list[Any]:
         codecs = {body[0] for body in bodies}
@@ -140,6 +173,20 @@ class ValueCodec:
             except Exception:
                 return self._at_fault(child, path + suffix, depth + 1, inside | {id(value)})
         return path, value
+
+
+@contextmanager
+def _collector_held_off() -> Iterator[None]:
+    """Hold Python's cyclic collector off: nothing that is built here is garbage, and its passes over
+    the new objects cost more than building them."""
+    collecting = gc.isenabled()
+    if collecting:
+        gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _children(value: Any) -> list[tuple[str, Any]]:

@@ -10,8 +10,6 @@ from agent_ckpt.codec import digest, frame, tree
 from agent_ckpt.core.rows import first_blob, last_blob
 from agent_ckpt.model import Entry, Ref, ThreadRow
 
-Groups = dict[tuple[object, ...], Entry]
-
 
 @dataclass(slots=True)
 class Assembled:
@@ -21,14 +19,12 @@ class Assembled:
         refs: their references, in order.
         next_blob: the thread's next free number.
         stored: every entry with its number, to be remembered after the commit.
-        groups: the closed groups, to be remembered likewise.
         new_blobs: how many blobs are new.
     """
 
     refs: list[Ref]
     next_blob: int
     stored: list[tuple[Entry, int]] = field(default_factory=list)
-    groups: Groups = field(default_factory=dict)
     new_blobs: int = 0
 
 
@@ -56,7 +52,7 @@ class _Numbering:
         if wanted and self.row.next_blob > 1:
             base = first_blob(self.row.thread)
             found = yield Statement("blobs_by_digest", (b"".join(wanted), base, last_blob(self.row.thread)))
-            self.by_address.update(found)  # type: ignore[arg-type]
+            self.by_address.update({address: number for address, number in found})
         for address, entry in wanted.items():
             if address not in self.by_address:
                 self.add(entry)
@@ -72,85 +68,87 @@ class _Numbering:
 
 
 def assemble(
-    plans: list[tree.Plan | Ref], row: ThreadRow, groups: Groups, frames: dict[bytes, bytes], method: str
+    plans: list[tree.Plan | Ref], row: ThreadRow, frames: dict[bytes, bytes], method: str
 ) -> Program[Assembled]:
     """Resolve plans to references and store the blobs that are new.
 
     Args:
         plans: plans, or references that stay as they are (None, or a parent's).
         row: the thread's row in this transaction.
-        groups: closed groups known to be stored.
         frames: frames made before, by address.
         method: compression of what is framed here.
     """
     numbering = _Numbering(row, frames, method)
     planned = [plan for plan in plans if isinstance(plan, (Entry, tree.Seq))]
     yield from numbering.find(e for plan in planned for e in tree.entries_of(plan) if not e.number)
-    closed: Groups = {}
-    built: dict[int, Ref] = {}
     by_depth: dict[int, list[tree.Seq]] = {}
     for plan in planned:
         for depth, seq in tree.sequences_of(plan):
             by_depth.setdefault(depth, []).append(seq)
     for depth in sorted(by_depth, reverse=True):
-        yield from _close_groups(by_depth[depth], numbering, groups, closed, built)
-    refs: list[Ref] = []
-    for plan in plans:
-        if isinstance(plan, Entry):
-            refs.append(tree.leaf(numbering.of(plan), plan.digest, row.secret))
-        else:
-            refs.append(built[id(plan)] if isinstance(plan, tree.Seq) else plan)
+        yield from _close_groups(by_depth[depth], numbering)
+    refs = [_ref(plan, numbering) for plan in plans]
     if numbering.inserts:
         yield Statement("insert_blob", numbering.inserts, many=True)
-    return Assembled(refs, numbering.next, numbering.stored, closed, len(numbering.inserts))
+    return Assembled(refs, numbering.next, numbering.stored, len(numbering.inserts))
 
 
-def _close_groups(
-    sequences: list[tree.Seq], numbering: _Numbering, groups: Groups, closed: Groups, built: dict[int, Ref]
-) -> Program[None]:
+def _ref(plan: tree.Plan | Ref, numbering: _Numbering) -> Ref:
+    if isinstance(plan, Entry):
+        return tree.leaf(numbering.of(plan), plan.digest, numbering.row.secret)
+    if isinstance(plan, tree.Seq):
+        return plan.state.ref if plan.state is not None else None
+    if isinstance(plan, tree.Kept):
+        return plan.ref
+    return plan
+
+
+def _close_groups(sequences: list[tree.Seq], numbering: _Numbering) -> Program[None]:
     """Close the groups of sequences that don't contain each other, level by level together."""
     secret = numbering.row.secret
-    levels = [tree.first_level(seq, numbering.of, built) for seq in sequences]
+    levels = [tree.first_level(seq, numbering.of) for seq in sequences]
+    for seq, level in zip(sequences, levels, strict=True):
+        seq.state = _state(seq, level)
     refs: list[list[Ref]] = [[] for _ in sequences]
     addresses: list[list[bytes]] = [[] for _ in sequences]
     open_ones = list(range(len(sequences)))
     while open_ones:
-        made: dict[int, list[Entry]] = {}
         unknown: list[Entry] = []
         for at in open_ones:
             level = levels[at]
-            spans, rest = level.groups()
+            spans, rest = level.spans()
             refs[at][:0] = level.refs[rest:]
             addresses[at][:0] = level.addresses[rest:]
-            made[at] = [_group(level, span, numbering, groups, closed, unknown) for span in spans]
+            level.groups.extend((*span, _group(level, span, numbering, unknown)) for span in spans)
         yield from numbering.find(unknown)
-        open_ones = [at for at in open_ones if made[at]]
+        open_ones = [at for at in open_ones if levels[at].groups]
         for at in open_ones:
-            above = levels[at] = tree.Level()
-            for node in made[at]:
+            above = tree.Level()
+            for _, _, node in levels[at].groups:
                 above.add(numbering.of(node), node.digest, tree.cuts_after(node.digest))
+            levels[at] = above
     for at, seq in enumerate(sequences):
-        built[id(seq)] = tree.composite(seq, refs[at], addresses[at], secret)
+        if seq.state is not None:
+            seq.state.ref = tree.composite(seq, refs[at], addresses[at], secret)
 
 
-def _group(
-    level: tree.Level,
-    span: tuple[int, int],
-    numbering: _Numbering,
-    groups: Groups,
-    closed: Groups,
-    unknown: list[Entry],
-) -> Entry:
+def _state(seq: tree.Seq, level: tree.Level) -> tree.State:
+    before = seq.before
+    nested = any(type(part) is tree.Seq for part in seq.parts) or (before is not None and before.nested and seq.same > 0)
+    nested = nested or any(type(part) is tree.Kept and type(part.ref) is list for part in seq.parts)
+    state = tree.State(seq.kind, seq.bodies, seq.keys, nested)
+    if before is not None:
+        state.reads, state.templates = before.reads, before.templates[: seq.same]
+    state.refs, state.addresses, state.cuts, state.groups = level.refs, level.addresses, level.cuts, level.groups
+    return state
+
+
+def _group(level: tree.Level, span: tuple[int, int], numbering: _Numbering, unknown: list[Entry]) -> Entry:
     start, end = span
     refs = level.refs[start:end]
-    key = tuple(refs) if not any(type(ref) is list for ref in refs) else None
-    node = groups.get(key) or closed.get(key) if key is not None else None
-    if node is None:
-        body = tree.group_body(refs, level.addresses[start:end], numbering.row.secret)
-        node = Entry(body, digest.address(body, numbering.row.secret))
-        if key is not None:
-            closed[key] = node
-    if not node.number and node.digest not in numbering.by_address:
+    body = tree.group_body(refs, level.addresses[start:end], numbering.row.secret)
+    node = Entry(body, digest.address(body, numbering.row.secret))
+    if node.digest not in numbering.by_address:
         if any(type(ref) is int and numbering.is_new(ref) for ref in refs):
             numbering.add(node)
         else:

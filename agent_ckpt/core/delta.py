@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import frame, ids, rows
 from agent_ckpt.core.load import Blobs, load
-from agent_ckpt.core.read import HotOf, damaged
-from agent_ckpt.core.rows import checkpoint_row, thread_row, writes_row
+from agent_ckpt.core.read import HotOf
+from agent_ckpt.core.rows import checkpoint_row, damaged, thread_row, writes_row
 from agent_ckpt.core.writes import in_order, merge
 from agent_ckpt.model import CheckpointRow, Place, Ref, ThreadRow
 

@@ -14,10 +14,19 @@ from collections.abc import Iterable
 
 from agent_ckpt.codec import digest
 from agent_ckpt.codec.arrays import KnownArray
-from agent_ckpt.model import Entry, ThreadRow
+from agent_ckpt.codec.frame import MESSAGE
+from agent_ckpt.codec.tree import DICT, LIST, State
+from agent_ckpt.model import Entry, Ref, ThreadRow
 
 _OVERHEAD = 200
 """Bytes that an Entry takes beside its body, roughly."""
+_TEMPLATE = 5
+"""How many times its packed bytes a message takes in memory with its template, roughly."""
+
+
+def path_of(channel: str) -> str:
+    """The path of a channel's value, in plans and in messages."""
+    return f"channel_values.{channel}"
 
 
 class HotThread:
@@ -27,11 +36,10 @@ class HotThread:
         thread, collected: the state of the thread's row that this was learnt from; thread is 0
             for a thread that isn't stored yet.
         secret: the key of its addresses.
-        lists, arrays: what stood last under a namespace and a channel's path.
-        groups: closed groups by what they refer to.
+        sequences, arrays: what stood last under a namespace and a channel's path.
     """
 
-    __slots__ = ("_by_number", "_known", "arrays", "collected", "groups", "lists", "secret", "size", "thread")
+    __slots__ = ("_by_number", "_known", "arrays", "collected", "secret", "sequences", "size", "thread")
 
     def __init__(self, thread: int, collected: int, secret: bytes) -> None:
         self.thread = thread
@@ -39,9 +47,8 @@ class HotThread:
         self.secret = secret
         self._known: dict[bytes, Entry] = {}
         self._by_number: dict[int, Entry] = {}
-        self.lists: dict[tuple[str, str], list[Entry | bytes]] = {}
+        self.sequences: dict[tuple[str, str], State] = {}
         self.arrays: dict[tuple[str, str], KnownArray] = {}
-        self.groups: dict[tuple[object, ...], Entry] = {}
         self.size = 0
 
     def fits(self, row: ThreadRow) -> bool:
@@ -54,6 +61,18 @@ class HotThread:
     def by_number(self, number: int) -> Entry | None:
         return self._by_number.get(number)
 
+    def state_of(self, ns: str, channel: str, ref: Ref) -> State | None:
+        """The state behind a channel's reference, if its value can be given back from memory."""
+        state = self.sequences.get((ns, path_of(channel)))
+        return state if state is not None and not state.nested and state.ref == ref else None
+
+    def keep_sequence(self, at: tuple[str, str], state: State) -> None:
+        """Remember what stands under a path now."""
+        if state.nested or state.kind not in (LIST, DICT):
+            before = self.sequences.get(at)
+            self.size += sum(map(len, state.bodies)) - (sum(map(len, before.bodies)) if before is not None else 0)
+        self.sequences[at] = state
+
     def adopt(self, stored: Iterable[tuple[Entry, int]]) -> None:
         """Learn that entries are stored under these numbers."""
         for entry, number in stored:
@@ -61,7 +80,7 @@ class HotThread:
             if number not in self._by_number:
                 self._by_number[number] = entry
                 self._known.setdefault(entry.body, entry)
-                self.size += len(entry.body) + _OVERHEAD
+                self.size += (_TEMPLATE if entry.body[0] == MESSAGE else 1) * len(entry.body) + _OVERHEAD
 
 
 class HotCache:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from agent_ckpt.backend import Program, Statement
+from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import digest, expand, frame
 from agent_ckpt.core.hot import HotThread
 from agent_ckpt.core.rows import first_blob
@@ -59,7 +59,7 @@ def load(row: ThreadRow, refs: Iterable[Ref], hot: HotThread | None, into: Blobs
     return blobs
 
 
-def _take(rows: list[tuple[int, bytes, bytes]], asked: list[int], secret: bytes, blobs: Blobs) -> list[Entry]:  # type: ignore[type-arg]
+def _take(rows: list[Row], asked: list[int], secret: bytes, blobs: Blobs) -> list[Entry]:
     taken: list[Entry] = []
     for number, address, framed in rows:
         try:

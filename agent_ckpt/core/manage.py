@@ -7,8 +7,7 @@ from typing import Any
 
 from agent_ckpt.backend import Program, Statement
 from agent_ckpt.codec import frame, ids, rows
-from agent_ckpt.core.read import damaged
-from agent_ckpt.core.rows import checkpoint_row, first_blob, last_blob, thread_row
+from agent_ckpt.core.rows import checkpoint_row, damaged, first_blob, last_blob, text, thread_row
 from agent_ckpt.errors import UsageError
 from agent_ckpt.model import Place, ThreadInfo, ThreadRow
 
@@ -96,8 +95,8 @@ def _copy_checkpoint(
 ) -> Program[None]:
     row = checkpoint_row(source_id, ns, columns)
     place = row.place._replace(thread_id=target_id)
-    here = rows.checkpoint_coordinates(row.place, row.parent_id, row.seq)
-    there = rows.checkpoint_coordinates(place, row.parent_id, seq)
+    here = rows.checkpoint_coordinates(row.place, row.parent_id, row.seq, row.run_id)
+    there = rows.checkpoint_coordinates(place, row.parent_id, seq, row.run_id)
     framed = _moved(frame.CHECKPOINT_ROW, row.frame, row.place, here, there, compression)
     yield Statement("insert_checkpoint", (seq, space, columns[1], columns[2], columns[3], framed))
     if row.history is not None:
@@ -111,8 +110,9 @@ def _copy_writes(
 ) -> Program[None]:
     old_seq, checkpoint, task, run, framed = columns
     place = Place(source_id, ns, ids.expand(checkpoint))
-    here = rows.writes_coordinates(place, old_seq)
-    there = rows.writes_coordinates(place._replace(thread_id=target_id), seq)
+    run_id = text(run)
+    here = rows.writes_coordinates(place, old_seq, run_id)
+    there = rows.writes_coordinates(place._replace(thread_id=target_id), seq, run_id)
     framed = _moved(frame.WRITES_ROW, framed, place, here, there, compression)
     yield Statement("insert_writes", (seq, space, checkpoint, task, run, framed))
 

@@ -10,8 +10,7 @@ from agent_ckpt.backend import Program, Statement
 from agent_ckpt.codec import expand, frame, ids, rows
 from agent_ckpt.core.delta import trails_of
 from agent_ckpt.core.manage import delete_thread, find_thread
-from agent_ckpt.core.read import damaged
-from agent_ckpt.core.rows import checkpoint_row, first_blob, last_blob, writes_row
+from agent_ckpt.core.rows import body_of, checkpoint_row, damaged, first_blob, last_blob, writes_row
 from agent_ckpt.model import Body, CheckpointRow, Entry, History, Place, Ref, ThreadRow
 
 DeltaChannels = Callable[[Body], set[str]]
@@ -35,7 +34,7 @@ def _remember_ancestors(
     space: int, row: CheckpointRow, delta_channels: DeltaChannels, compression: str
 ) -> Program[None]:
     """Give a checkpoint a history record of what its DeltaChannels are rebuilt from."""
-    body = _open(row)
+    body = body_of(row)
     valued = {name for name, _, ref in body.channels if ref is not None}
     names = sorted(delta_channels(body) - valued)
     if not names:
@@ -45,13 +44,6 @@ def _remember_ancestors(
     coordinates = rows.history_coordinates(row.place, row.seq)
     framed = frame.seal_row(frame.HISTORY_ROW, rows.pack_history(record), coordinates, compression)
     yield Statement("set_history", (row.seq, framed))
-
-
-def _open(row: CheckpointRow) -> Body:
-    try:
-        return rows.open_body(row)
-    except frame.FrameError as exc:
-        raise damaged(row.place, "the row", str(exc)) from exc
 
 
 def delete_for_runs(run_ids: list[str], delta_channels: DeltaChannels, compression: str) -> Program[list[str]]:
@@ -108,7 +100,7 @@ def collect(thread_id: str, thread: ThreadRow) -> Program[None]:
     refs: list[Ref] = []
     for _, _, ns, *columns in (yield Statement("checkpoints_of_thread", (thread.thread,))):
         row = checkpoint_row(thread_id, ns, columns)
-        refs.extend(ref for _, _, ref in _open(row).channels)
+        refs.extend(ref for _, _, ref in body_of(row).channels)
         refs.extend(_of_history(row))
     for _, _, ns, seq, checkpoint, _, run, framed in (yield Statement("writes_of_thread", (thread.thread,))):
         place = Place(thread_id, ns, ids.expand(checkpoint))

@@ -7,8 +7,8 @@ from typing import Any
 
 from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import frame, ids, rows, tree
-from agent_ckpt.core.assemble import Assembled, Groups, assemble
-from agent_ckpt.core.rows import thread_row
+from agent_ckpt.core.assemble import Assembled, assemble
+from agent_ckpt.core.rows import body_of, check_sequence, thread_row
 from agent_ckpt.core.session import Session, conflict, owns, parent_gone, stale_checkpoint
 from agent_ckpt.errors import ThreadConflictError
 from agent_ckpt.model import Body, CheckpointRow, Place, Ref, ThreadRow
@@ -51,7 +51,7 @@ class PutPlan:
         place, parent_id, run_id: where it goes.
         body: everything but the channels.
         channels: name, channel_version, and a plan, None (no value) or KEEP.
-        target, groups, frames: what the plans were made with (`assemble`).
+        target, frames: what the plans were made with (`assemble`).
         compression: for what is framed in the transaction.
         session: the session it belongs to, if any.
     """
@@ -62,7 +62,6 @@ class PutPlan:
     body: Body
     channels: list[tuple[str, Any, Any]]
     target: Target
-    groups: Groups
     frames: dict[bytes, bytes]
     compression: str
     session: Session | None
@@ -75,7 +74,7 @@ class Written:
     Attributes:
         row: the thread's row as it is now.
         stored: False when nothing changed, since it was stored already.
-        assembled: the blobs and groups.
+        assembled: the blobs.
         refs: for a put, the reference of each channel by name.
     """
 
@@ -91,6 +90,7 @@ def put(plan: PutPlan) -> Program[Written]:
     Raises:
         ThreadConflictError: when the session lost the thread, or without a session when the parent
             isn't the head or the id is stored with other content.
+        CorruptionError: when what it builds on isn't what was stored.
         ReplanError: when blobs were dropped or the thread was made anew meanwhile.
     """
     place = plan.place
@@ -106,12 +106,13 @@ def put(plan: PutPlan) -> Program[Written]:
     if row is not None and plan.session is None and existing is None:
         _check_parent(plan, row, state)
     sequence = (yield Statement("next_sequence"))[0][0]
+    check_sequence(place, row, sequence)
     if row is None or state is None:
         row = yield from _new_thread(plan, sequence)
         space = None
     else:
         space = state[6]
-    assembled = yield from assemble(_kept(plan, state, row), row, plan.groups, plan.frames, plan.compression)
+    assembled = yield from assemble(_kept(plan, state, row), row, plan.frames, plan.compression)
     body = plan.body
     names = [(name, version) for name, version, _ in plan.channels]
     body.channels = [(name, version, ref) for (name, version), ref in zip(names, assembled.refs, strict=True)]
@@ -125,7 +126,7 @@ def put(plan: PutPlan) -> Program[Written]:
     framed = frame.seal_row(
         frame.CHECKPOINT_ROW,
         payload,
-        rows.checkpoint_coordinates(place, plan.parent_id, sequence),
+        rows.checkpoint_coordinates(place, plan.parent_id, sequence, plan.run_id),
         plan.compression,
     )
     run = ids.shrink(plan.run_id) if plan.run_id else None
@@ -171,7 +172,7 @@ def _kept(plan: PutPlan, state: Row | None, row: ThreadRow) -> list[tree.Plan | 
             raise parent_gone(plan.session, row, plan.parent_id)
     else:
         parent = _checkpoint(plan.place._replace(checkpoint_id=plan.parent_id), state[12:16])
-        before = {name: (version, ref) for name, version, ref in rows.open_body(parent).channels}
+        before = {name: (version, ref) for name, version, ref in body_of(parent).channels}
     return [_inherit(before.get(name), version) if part is KEEP else part for name, version, part in plan.channels]
 
 
@@ -182,7 +183,7 @@ def _inherit(before: tuple[Any, Ref] | None, version: Any) -> Ref:
 def _same(existing: CheckpointRow, plan: PutPlan, payload: bytes) -> bool:
     if existing.parent_id != plan.parent_id or existing.run_id != plan.run_id:
         return False
-    return rows.pack_body(rows.open_body(existing)) == payload
+    return rows.pack_body(body_of(existing)) == payload
 
 
 def _other_content(plan: PutPlan, row: ThreadRow) -> ThreadConflictError:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import frame, ids, rows
+from agent_ckpt.codec.tree import State
 from agent_ckpt.core.hot import HotThread
 from agent_ckpt.core.load import Blobs, load
-from agent_ckpt.core.rows import checkpoint_row, thread_row, writes_row
+from agent_ckpt.core.rows import checkpoint_row, damaged, thread_row, writes_row
 from agent_ckpt.core.writes import in_order, merge
 from agent_ckpt.errors import CorruptionError
 from agent_ckpt.model import Body, CheckpointRow, Place, Ref, ThreadRow, WritesRow
@@ -29,6 +30,7 @@ class Found:
         row, body: the checkpoint.
         writes: its pending writes in order: task id, channel, reference.
         blobs: what the references lead to.
+        states: channels whose value is known in memory; their references were not followed.
         fault: why it can't be given back, or None.
     """
 
@@ -37,6 +39,7 @@ class Found:
     body: Body | None = None
     writes: list[tuple[str, str, Ref]] = field(default_factory=list)
     blobs: Blobs = field(default_factory=Blobs)
+    states: dict[str, State] = field(default_factory=dict)
     fault: CorruptionError | None = None
 
 
@@ -46,18 +49,6 @@ class Restored:
 
     thread: ThreadRow | None
     found: Found | None
-
-
-def damaged(place: Place, what: str, why: str, channel: str | None = None) -> CorruptionError:
-    """The error for a row that isn't what was stored."""
-    return CorruptionError(
-        f"{what} of checkpoint {place.checkpoint_id!r} in namespace {place.ns!r} of thread {place.thread_id!r} is not "
-        f"what was stored: {why}. Older checkpoints can still be read by their id; verify() lists all damage.",
-        thread_id=place.thread_id,
-        checkpoint_ns=place.ns,
-        checkpoint_id=place.checkpoint_id,
-        channel=channel,
-    )
 
 
 def get_tuple(place: Place, hot_of: HotOf) -> Program[Restored]:
@@ -75,7 +66,11 @@ def get_tuple(place: Place, hot_of: HotOf) -> Program[Restored]:
     row = checkpoint_row(place.thread_id, place.ns, columns[7:13])
     written = yield Statement("writes_of_checkpoint", (columns[6], columns[8]))
     one = take(thread, row, [writes_row(row.place, w) for w in written])
-    yield from load(thread, refs_of(one), hot_of(place.thread_id, thread), one.blobs)
+    hot = hot_of(place.thread_id, thread)
+    if one.body is not None:
+        known = ((name, hot.state_of(place.ns, name, ref)) for name, _, ref in one.body.channels)
+        one.states = {name: state for name, state in known if state is not None}
+    yield from load(thread, refs_of(one), hot, one.blobs)
     return Restored(thread, one)
 
 
@@ -97,7 +92,7 @@ def take(thread: ThreadRow, row: CheckpointRow, written: list[WritesRow]) -> Fou
 def refs_of(one: Found) -> Iterator[Ref]:
     """Every reference of a checkpoint and its pending writes."""
     if one.body is not None:
-        yield from (ref for _, _, ref in one.body.channels)
+        yield from (ref for name, _, ref in one.body.channels if name not in one.states)
     yield from (ref for _, _, ref in one.writes)
 
 
@@ -203,7 +198,7 @@ class _Bound:
             return one.row.seq < bound
         if parent not in self.parents:
             found = yield Statement("seqs_of_ids", (place.thread_id, ids.shrink(parent)))
-            self.parents[parent] = dict(found).get(bound_ns)  # type: ignore[arg-type]
+            self.parents[parent] = next((seq for ns, seq in found if ns == bound_ns), None)
         seq = self.parents[parent]
         return seq < bound if seq is not None else parent < query.before
 
@@ -212,7 +207,7 @@ def _bound(query: Query) -> Program[_Bound]:
     if query.before is None or query.thread_id is None:
         return _Bound(query, {})
     seqs = yield Statement("seqs_of_ids", (query.thread_id, ids.shrink(query.before)))
-    return _Bound(query, dict(seqs))  # type: ignore[arg-type]
+    return _Bound(query, {ns: seq for ns, seq in seqs})
 
 
 def _add_writes(kept: list[Found]) -> Program[None]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from agent_ckpt.codec import ids
-from agent_ckpt.model import CheckpointRow, Place, ThreadRow, WritesRow
+from agent_ckpt.codec import frame as framing
+from agent_ckpt.codec import ids, rows
+from agent_ckpt.errors import CorruptionError
+from agent_ckpt.model import Body, CheckpointRow, Place, ThreadRow, WritesRow
 
 _BLOB_BITS = 28
 
@@ -39,3 +41,37 @@ def writes_row(place: Place, columns: Sequence[Any]) -> WritesRow:
     """From seq, run, frame."""
     seq, run, frame = columns
     return WritesRow(seq, place, text(run), frame)
+
+
+def damaged(place: Place, what: str, why: str, channel: str | None = None) -> CorruptionError:
+    """The error for a row that isn't what was stored."""
+    return CorruptionError(
+        f"{what} of checkpoint {place.checkpoint_id!r} in namespace {place.ns!r} of thread {place.thread_id!r} is not "
+        f"what was stored: {why}. Older checkpoints can still be read by their id; verify() lists all damage.",
+        thread_id=place.thread_id,
+        checkpoint_ns=place.ns,
+        checkpoint_id=place.checkpoint_id,
+        channel=channel,
+    )
+
+
+def body_of(row: CheckpointRow) -> Body:
+    """Open a checkpoint's frame.
+
+    Raises:
+        CorruptionError: when it isn't what was stored there.
+    """
+    try:
+        return rows.open_body(row)
+    except framing.FrameError as exc:
+        raise damaged(row.place, "the row", str(exc)) from exc
+
+
+def check_sequence(place: Place, row: ThreadRow | None, sequence: int) -> None:
+    """A new commit sequence stands above all that the thread has, or one of the two counters is damaged.
+
+    Raises:
+        CorruptionError
+    """
+    if row is not None and sequence <= row.revision:
+        raise damaged(place, "the commit sequence", f"the next is {sequence}, the thread is at {row.revision} already")

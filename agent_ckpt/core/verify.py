@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent_ckpt.backend import Program, Statement
-from agent_ckpt.codec import digest, expand, frame, ids, rows, tree
+from agent_ckpt.codec import arrays, digest, expand, frame, ids, rows, tree
 from agent_ckpt.codec.values import DecodeError, ValueCodec
 from agent_ckpt.core.manage import find_thread
 from agent_ckpt.core.rows import checkpoint_row, first_blob, last_blob, writes_row
@@ -25,6 +25,7 @@ class _Known:
         address: its address.
         codec: what it is.
         refs: what it refers to.
+        bound: for a group, the check over what it refers to; for a difference, its base's address.
         leaves: for a group, how many parts it holds in all.
         seen: whether a row leads to it.
     """
@@ -32,6 +33,7 @@ class _Known:
     address: bytes
     codec: int
     refs: list[Ref]
+    bound: bytes | None = None
     leaves: int | None = None
     seen: bool = False
 
@@ -63,6 +65,9 @@ def verify_file() -> Program[tuple[list[str], list[Finding]]]:
     for what, count in (yield Statement("stray_rows")):
         if count:
             findings.append(Finding("orphan", None, None, None, f"{count} rows of kind {what} belong to nothing"))
+    for what, count in (yield Statement("counters_behind")):
+        if count:
+            findings.append(Finding("damaged", None, None, None, f"{what}: {count} rows are beyond it"))
     thread_ids = [thread_id for (thread_id,) in (yield Statement("all_thread_ids"))]
     return thread_ids, findings
 
@@ -111,7 +116,13 @@ def _blob(check: Check, number: int, address: bytes, framed: bytes) -> _Known:
         raise frame.FrameError("its content does not match its address")
     if body[0] in _VALUES:
         check.codec.decode(body)
-    return _Known(address, body[0], expand.children_of(Entry(body, address, number)))
+    return _Known(address, body[0], expand.children_of(Entry(body, address, number)), _bound(body))
+
+
+def _bound(body: bytes) -> bytes | None:
+    if body[0] == frame.NODE:
+        return tree.open_group(body)[0]
+    return arrays.base_of(body)[1] if body[0] == frame.ARRAY_DIFF else None
 
 
 def _checkpoint(check: Check, row: CheckpointRow) -> None:
@@ -185,13 +196,21 @@ def _reach(check: Check, known: _Known) -> Iterator[str]:
         if one.seen:
             continue
         one.seen = True
+        addresses = []
         for part in one.refs:
-            for number in expand.numbers_in(part):
-                below = check.blobs.get(number)
-                if below is None:
-                    yield f"blob {number} is missing"
-                else:
-                    stack.append(below)
+            if type(part) is not int:
+                yield from _problems(check, part)
+                continue
+            below = check.blobs.get(part)
+            if below is None:
+                yield f"blob {part} is missing"
+                continue
+            addresses.append(below.address)
+            stack.append(below)
+        if one.bound is not None and len(addresses) == sum(type(part) is int for part in one.refs):
+            found = addresses[0] if one.codec == frame.ARRAY_DIFF else digest.combined(addresses, check.thread.secret)
+            if found != one.bound:
+                yield "a group or difference refers to other blobs than those it was made of"
 
 
 def _leaves(check: Check, refs: list[Ref]) -> int:

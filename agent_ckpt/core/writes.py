@@ -9,9 +9,9 @@ import xxhash
 
 from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import frame, ids, rows, tree
-from agent_ckpt.core.assemble import Groups, assemble
+from agent_ckpt.core.assemble import assemble
 from agent_ckpt.core.put import Target, Written, new_thread
-from agent_ckpt.core.rows import thread_row, writes_row
+from agent_ckpt.core.rows import check_sequence, damaged, thread_row, writes_row
 from agent_ckpt.core.session import Session, conflict, owns
 from agent_ckpt.model import Place, Ref, TaskWrites, WritesRow
 
@@ -26,7 +26,7 @@ class WritesPlan:
     Attributes:
         place, run_id, task_id, task_path: where they go.
         writes: index, channel, plan of the value.
-        target, groups, frames, compression, session: as for a PutPlan.
+        target, frames, compression, session: as for a PutPlan.
     """
 
     place: Place
@@ -35,7 +35,6 @@ class WritesPlan:
     task_path: str
     writes: list[tuple[int, str, tree.Plan]]
     target: Target
-    groups: Groups
     frames: dict[bytes, bytes]
     compression: str
     session: Session | None
@@ -54,6 +53,7 @@ def put_writes(plan: WritesPlan) -> Program[Written]:
 
     Raises:
         ThreadConflictError: when the session lost the thread.
+        CorruptionError: when the task's stored writes aren't what was stored.
         ReplanError: when blobs were dropped or the thread was made anew meanwhile.
     """
     place = plan.place
@@ -66,15 +66,19 @@ def put_writes(plan: WritesPlan) -> Program[Written]:
     plan.target.check(row)
     raises_revision = plan.session is not None or _at_the_front(state, key)
     sequence = (yield Statement("next_sequence"))[0][0]
+    check_sequence(place, row, sequence)
     if row is None:
         row = yield from new_thread(place.thread_id, plan.target.secret, sequence)
     space = state[6] if state is not None else None
     stored: Merged = {}
     if state is not None and state[9]:
         found = yield Statement("writes_of_task", (space, key, task))
-        stored = merge(writes_row(place, columns) for columns in found)
+        try:
+            stored = merge(writes_row(place, columns) for columns in found)
+        except frame.FrameError as exc:
+            raise damaged(place, "a row of pending writes", str(exc)) from exc
     planned = [w for w in plan.writes if w[0] < 0 or (plan.task_id, w[0]) not in stored]
-    assembled = yield from assemble([part for _, _, part in planned], row, plan.groups, plan.frames, plan.compression)
+    assembled = yield from assemble([part for _, _, part in planned], row, plan.frames, plan.compression)
     writes = [
         (idx, channel, ref)
         for (idx, channel, _), ref in zip(planned, assembled.refs, strict=True)
@@ -85,7 +89,8 @@ def put_writes(plan: WritesPlan) -> Program[Written]:
     if space is None:
         space = (yield Statement("insert_space", (row.thread, place.ns)))[0][0]
     payload = rows.pack_writes(TaskWrites(plan.task_id, plan.task_path, writes))
-    framed = frame.seal_row(frame.WRITES_ROW, payload, rows.writes_coordinates(place, sequence), plan.compression)
+    coordinates = rows.writes_coordinates(place, sequence, plan.run_id)
+    framed = frame.seal_row(frame.WRITES_ROW, payload, coordinates, plan.compression)
     run = ids.shrink(plan.run_id) if plan.run_id else None
     yield Statement("insert_writes", (sequence, space, key, task, run, framed))
     owner = plan.session.id if plan.session is not None else None

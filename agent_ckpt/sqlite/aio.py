@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -68,7 +69,7 @@ class _LoopReader:
             self.close_connection()
 
     def _close_and_stop(self) -> None:
-        with GATE:
+        with GATE.for_closing():
             self.close_connection()
         # On this thread there is no event loop that `stop` could tie a future to.
         self.shared.stop()
@@ -82,9 +83,7 @@ class _LoopReader:
 class LoopReaders:
     """Runs read programs for tasks: the whole program in one hop to the loop's worker."""
 
-    def __init__(
-        self, path: str, open_reader: Callable[[], sqlite3.Connection], counter: Counter, busy_timeout_s: float
-    ) -> None:
+    def __init__(self, path: str, open_reader: Callable[[], sqlite3.Connection], counter: Counter) -> None:
         self._path = path
         self._open = open_reader
         self._counter = counter
@@ -93,21 +92,17 @@ class LoopReaders:
 
     async def call(self, factory: Factory[T]) -> T:
         loop = asyncio.get_running_loop()
+        began = time.monotonic()
         reader = self._reader(loop)
         future: asyncio.Future[T] = loop.create_future()
 
+        def work() -> T:
+            with GATE:
+                return read(reader.connection(), factory(), self._counter)
+
         def hop() -> None:
-            try:
-                with GATE:
-                    if future.cancelled():
-                        return
-                    outcome: Any = read(reader.connection(), factory(), self._counter)
-                settle: Callable[[Any], None] = future.set_result
-            except BaseException as exc:  # noqa: BLE001 (the task that waits is told, whatever it is)
-                outcome, settle = exc, future.set_exception
-            # A loop that was closed meanwhile has nobody waiting on it any more.
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(_settle, future, settle, outcome)
+            if not future.cancelled():
+                _tell(loop, future, work)
 
         while not reader.submit(hop):
             self._forget(loop, reader)
@@ -116,7 +111,7 @@ class LoopReaders:
             return await future
         except sqlite3.Error as exc:
             self._forget(loop, reader)
-            raise errors.translate(exc, self._path, "a read") from exc
+            raise errors.translate(exc, self._path, "a read", time.monotonic() - began) from exc
 
     def _reader(self, loop: asyncio.AbstractEventLoop) -> _LoopReader:
         with self._lock:
@@ -160,6 +155,31 @@ class LoopReaders:
     def after_in_child(self) -> None:
         self._lock = threading.Lock()
         self._readers = weakref.WeakKeyDictionary()
+
+
+async def in_thread(work: Callable[[], None]) -> None:
+    """Run something that may wait on an OS thread of its own, and wait for it.
+
+    The loop's executor could be full of callers that wait for us, and the loop's end waits for it.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+    threading.Thread(target=_tell, args=(loop, future, work), daemon=True).start()
+    await future
+
+
+def _tell(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], work: Callable[[], Any]) -> None:
+    """Run work on this thread, and settle the loop's future with its outcome."""
+    settle: Callable[[Any], None]
+    try:
+        outcome: Any = work()
+        settle = future.set_result
+    except BaseException as exc:
+        # The task that waits is told whatever it is; nobody else would hear of it.
+        outcome, settle = exc, future.set_exception
+    # A loop that was closed meanwhile has nobody waiting on it any more.
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(_settle, future, settle, outcome)
 
 
 def _settle(future: asyncio.Future[Any], settle: Callable[[Any], None], outcome: Any) -> None:

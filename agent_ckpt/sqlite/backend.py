@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sqlite3
 import threading
@@ -15,15 +14,13 @@ from agent_ckpt.backend import Factory, T
 from agent_ckpt.errors import ClosedError, UnavailableError, UsageError
 from agent_ckpt.options import Options
 from agent_ckpt.sqlite import connect, errors, files, fork, guard, schema, target, wal
-from agent_ckpt.sqlite.aio import LoopReaders
+from agent_ckpt.sqlite.aio import LoopReaders, in_thread
 from agent_ckpt.sqlite.drive import Counter, Hook
 from agent_ckpt.sqlite.group import Handle
 from agent_ckpt.sqlite.readers import ReaderPool
 from agent_ckpt.sqlite.writer import Writer
 
 log = logging.getLogger("agent_ckpt")
-
-_EXIT_WAIT_S = 0.5
 
 
 class SqliteBackend:
@@ -68,9 +65,8 @@ class SqliteBackend:
     async def arun(self, factory: Factory[T], *, write: bool = False) -> T:
         store = self._store
         if store.needs_opening:
-            await asyncio.get_running_loop().run_in_executor(None, store.ready)
-        else:
-            store.ready()
+            await in_thread(store.ready)
+        store.ready()
         return await (store.writer.acall(factory) if write else store.loops.call(factory))
 
     def close(self) -> None:
@@ -78,7 +74,7 @@ class SqliteBackend:
         self._store.close()
 
     async def aclose(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, self.close)
+        await in_thread(self.close)
 
 
 class _Store:
@@ -97,8 +93,8 @@ class _Store:
         self._guard: guard.Guard | None = None
         wait_s = options.busy_timeout_s
         self.writer = Writer(where.path, self._open_writer, self.counter, wait_s, options.queue_size)
-        self.pool = ReaderPool(where.path, self._open_reader, self.counter, wait_s)
-        self.loops = LoopReaders(where.path, self._open_reader, self.counter, wait_s)
+        self.pool = ReaderPool(where.path, self._open_reader, self.counter)
+        self.loops = LoopReaders(where.path, self._open_reader, self.counter)
 
     @property
     def needs_opening(self) -> bool:
@@ -164,29 +160,41 @@ class _Store:
         wait = guard.Pauses(time.monotonic() + self.options.busy_timeout_s)
         while True:
             try:
-                if ours:
-                    reader = self._open_reader()
-                    if schema.check(reader, self.target.path):
-                        self.pool.give(reader)
-                        return
-                    reader.close()
-                self._set_up(wait.deadline)
-                ours = True
+                if ours and self._is_complete():
+                    return
+                if self._set_up():
+                    ours = True
+                elif not wait.sleep():
+                    raise errors.busy(self.target.path, self.options.busy_timeout_s)
             except sqlite3.Error as exc:
                 if not errors.is_busy(exc) or not wait.sleep():
                     raise
 
-    def _set_up(self, deadline: float) -> None:
-        # Sixteen processes that make one fresh file take turns here.
-        assert self._guard is not None
-        if not self._guard.acquire(deadline):
-            raise errors.busy(self.target.path, self.options.busy_timeout_s)
+    def _is_complete(self) -> bool:
+        reader = self._open_reader()
+        complete = False
         try:
-            with closing(connect.connect(f"{self.target.uri}?mode=rw")) as connection:
-                connect.set_synchronous(connection, "full")
-                schema.set_up(connection, self.target.path)
+            complete = schema.check(reader, self.target.path)
         finally:
-            self._guard.release()
+            if complete:
+                self.pool.give(reader)
+            else:
+                reader.close()
+        return complete
+
+    def _set_up(self) -> bool:
+        """Finish the file, if no other process is just doing so: sixteen that make one fresh file take turns."""
+        assert self._guard is not None
+        with self._guard.mutex:
+            try:
+                if not self._guard.lock_file():
+                    return False
+                with closing(connect.connect(f"{self.target.uri}?mode=rw")) as connection:
+                    connect.set_synchronous(connection, "full")
+                    schema.set_up(connection, self.target.path)
+                return True
+            finally:
+                self._guard.unlock_file()
 
     def _release_file(self) -> None:
         inode, self._inode, self._guard = self._inode, None, None
@@ -224,7 +232,7 @@ class _Store:
     def _wal_lost(self) -> None:
         """Never use or close these handles again: closing would fold a WAL that is nobody's into the file."""
         assert self._inode is not None
-        self._refused = fork.WAL_LOST
+        self._refused = fork.REPLACED
         fork.refuse(self._inode, self._refused)
         self.writer.abandon()
         self.pool.abandon()
@@ -249,7 +257,7 @@ class _Store:
         fork.check_process()
         self._closed = True
         self.pool.close()
-        self.loops.stop(_EXIT_WAIT_S)
+        self.loops.stop(0.0)
         self.writer.dispose()
         self._close_rest()
 

@@ -98,7 +98,8 @@ def translate(exc: sqlite3.Error, path: str, what: str, waited_s: float = 0.0) -
             f"Check the rights of both; WAL mode needs to write the folder too.",
             path=path,
         )
-    if found == sqlite3.SQLITE_CORRUPT:
+    if found in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_CONSTRAINT):
+        # Numbers are handed out by counters inside the transaction: one that is taken means a damaged counter.
         return CorruptionError(
             f"{what} found damage in {path} ({name}: {exc}). Copy the file and its -wal before anything else, "
             f"then restore a backup or read what can still be read.",

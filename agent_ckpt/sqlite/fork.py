@@ -14,15 +14,19 @@ Python's hooks) the inherited files are remembered and refused in the child with
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import sqlite3
 import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 from agent_ckpt.errors import UsageError
+
+log = logging.getLogger("agent_ckpt")
 
 FORK_WAIT_S = 5.0
 
@@ -30,7 +34,7 @@ INHERITED = (
     "it was forked while a call was inside the database, or past Python's fork hooks, and SQLite can't lock the file "
     "here any more. Fork when no call is running, or start the process with the spawn or forkserver method"
 )
-WAL_LOST = "its -wal was deleted under this process, so its view of the file is wrong. Start a new process"
+REPLACED = "the file or its -wal was deleted or replaced under this process. Start a new process"
 
 Inode = tuple[int, int]
 
@@ -46,36 +50,48 @@ class Participant(Protocol):
 
 
 class Gate:
-    """Counts the calls that are inside SQLite, and holds new ones back while the process forks."""
+    """Knows the OS threads that are inside SQLite, and holds new ones back while the process forks.
+
+    It isn't counted how often a thread has entered: an interrupt between two steps could leave it inside, which its
+    next time through puts right.
+    """
 
     def __init__(self) -> None:
-        self._free = threading.Condition()
-        self._inside = 0
+        self._mutex = threading.RLock()
+        self._free = threading.Condition(self._mutex)
+        self._inside: set[int] = set()
         self._frozen = False
 
     def __enter__(self) -> None:
-        with self._free:
-            while self._frozen:
+        me = threading.get_ident()
+        with self._mutex:
+            while self._frozen and me not in self._inside:
                 self._free.wait()
-            self._inside += 1
+            self._inside.add(me)
 
     def __exit__(self, *_: object) -> None:
-        with self._free:
-            self._inside -= 1
+        with self._mutex:
+            self._inside.discard(threading.get_ident())
             if self._frozen:
                 self._free.notify_all()
+
+    def for_closing(self) -> AbstractContextManager[None]:
+        """Enter, unless this thread is inside: a backend may be collected, and then closes, at any moment."""
+        return nullcontext() if threading.get_ident() in self._inside else self
 
     def freeze(self, wait_s: float) -> bool:
         """Hold new calls back and wait for those inside; False if some are still there."""
         deadline = time.monotonic() + wait_s
-        with self._free:
+        with self._mutex:
             self._frozen = True
+            if threading.get_ident() in self._inside:
+                return False
             while self._inside and (left := deadline - time.monotonic()) > 0:
                 self._free.wait(left)
             return not self._inside
 
     def thaw(self) -> None:
-        with self._free:
+        with self._mutex:
             self._frozen = False
             self._free.notify_all()
 
@@ -153,7 +169,12 @@ def _before() -> None:
     _clean = GATE.freeze(FORK_WAIT_S)
     if _clean:
         for participant in list(_participants):
-            participant.close_handles()
+            try:
+                participant.close_handles()
+            except Exception:
+                # The fork can't be stopped here; the child is told that it has inherited something.
+                log.exception("closing a database before a fork failed")
+                _clean = False
 
 
 def _in_parent() -> None:

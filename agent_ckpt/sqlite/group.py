@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-import time
+import threading
 from typing import Any
 
 from agent_ckpt.backend import Row, Statement
-from agent_ckpt.errors import PoisonedError
+from agent_ckpt.errors import CkptError, PoisonedError
 from agent_ckpt.sqlite import errors, fork, wal
 from agent_ckpt.sqlite.drive import Counter, drive, roll_back
-from agent_ckpt.sqlite.guard import PAUSE_MAX_S, Guard, Pauses
+from agent_ckpt.sqlite.guard import Guard, Pauses
 from agent_ckpt.sqlite.jobs import Job, announce, as_ours, own_copy
 
 GROUP_BYTES = 8 * 1024 * 1024
@@ -35,19 +35,21 @@ class Handle:
         self.counter = counter
         self.guard = guard
         self.wal = wal_watch
-        self._guarded = False
+        self.mutex = threading.RLock() if guard is None else guard.mutex
         self.bytes = 0
 
     def begin(self) -> bool:
-        """Begin a write transaction; False if the guard or SQLite's lock is held by somebody else."""
-        if self.guard is not None and not self._guarded:
-            if not self.guard.try_acquire(PAUSE_MAX_S):
-                return False
-            self._guarded = True
+        """Begin a write transaction; False if the guard or SQLite's lock is held by another process or connection.
+
+        The caller holds `mutex`, and calls `end` in every case.
+        """
+        if self.guard is not None and not self.guard.lock_file():
+            return False
+        # An interrupt can have kept the last transaction from being ended.
+        roll_back(self.connection, self.counter)
         try:
             self.counter.control(self.connection, "BEGIN IMMEDIATE")
         except sqlite3.Error as exc:
-            self.end()
             if errors.is_busy(exc):
                 return False
             raise
@@ -60,30 +62,27 @@ class Handle:
         return self.counter.statement(self.connection, step)
 
     def end(self) -> None:
-        """Leave no transaction and no lock behind, whatever happened."""
+        """Leave no transaction and no lock behind, whatever happened. Idempotent."""
         try:
             roll_back(self.connection, self.counter)
         finally:
-            self._release()
-
-    def _release(self) -> None:
-        if self._guarded and self.guard is not None:
-            self._guarded = False
-            self.guard.release()
+            if self.guard is not None:
+                self.guard.unlock_file()
 
     def close(self) -> None:
-        """Close the connection, folding the WAL under the guard if it is free."""
-        try:
-            if self.guard is not None and self.wal is not None:
-                self._guarded = self.guard.acquire(time.monotonic() + wal.PATIENT_WAIT_S)
-                if self._guarded and self.wal.is_in_place():
+        """Close the connection; fold the WAL before, if nobody else is writing."""
+        with self.mutex:
+            try:
+                alone = self.guard is not None and self.guard.lock_file()
+                if alone and self.wal is not None and self.wal.is_in_place():
                     wal.truncate(self.connection, 0.0)
-        except sqlite3.Error:
-            # What is committed is in the WAL; the next one to open the file folds it.
-            pass
-        finally:
-            self.connection.close()
-            self._release()
+            except (sqlite3.Error, CkptError):
+                # What is committed is in the WAL; the next one to open the file folds it.
+                pass
+            finally:
+                self.connection.close()
+                if self.guard is not None:
+                    self.guard.unlock_file()
 
     def abandon(self) -> None:
         fork.abandon(self.connection)

@@ -77,55 +77,24 @@ class Pauses:
 
 
 class Guard:
-    """The write lock of one database; every backend of this process on that inode shares one."""
+    """The write lock of one database; every backend of this process on that inode shares one.
+
+    Attributes:
+        mutex: keeps the writers of this process apart; hold it around `lock_file` and `unlock_file`.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path + "-lock"
         self._database = path
-        self._mutex = threading.Lock()
+        self.mutex = threading.RLock()
         self._descriptor: int | None = None
 
-    def try_acquire(self, wait_s: float = 0.0) -> bool:
-        """Take the lock if it is free; waits up to `wait_s` for this process's own writers only.
+    def lock_file(self) -> bool:
+        """Keep the writers of other processes out; False if one of them is inside.
 
         Raises:
-            ReadOnlyError: if the side file can't be made.
+            ReadOnlyError, UnavailableError: if the side file can't be made or locked.
         """
-        if not (self._mutex.acquire(timeout=wait_s) if wait_s else self._mutex.acquire(blocking=False)):
-            return False
-        taken = False
-        try:
-            taken = self._lock_file()
-        finally:
-            if not taken:
-                self._mutex.release()
-        return taken
-
-    def acquire(self, deadline: float) -> bool:
-        """Take the lock, polling until `deadline` (monotonic seconds); False if it passed."""
-        wait = Pauses(deadline)
-        while not self.try_acquire(PAUSE_MAX_S):
-            if not wait.sleep():
-                return False
-        return True
-
-    def release(self) -> None:
-        if self._descriptor is not None and fcntl is not None:
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-        self._mutex.release()
-
-    def close(self) -> None:
-        """Close the side file, which drops the lock where this process held it."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
-
-    def after_in_child(self) -> None:
-        """Close the inherited descriptor and never unlock it: the lock behind it is the parent's."""
-        self._mutex = threading.Lock()
-        self.close()
-
-    def _lock_file(self) -> bool:
         if fcntl is None:
             return True
         if self._descriptor is None:
@@ -143,6 +112,22 @@ class Guard:
             return True
         self.close()
         return False
+
+    def unlock_file(self) -> None:
+        """Let the others in; harmless if the lock isn't held."""
+        if self._descriptor is not None and fcntl is not None:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Close the side file, which drops the lock where this process held it."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def after_in_child(self) -> None:
+        """Close the inherited descriptor and never unlock it: the lock behind it is the parent's."""
+        self.mutex = threading.RLock()
+        self.close()
 
     def _is_in_place(self, descriptor: int) -> bool:
         # Someone who tidied the side file away has split us from those who open a new one.

@@ -269,9 +269,10 @@ JOIN checkpoints c ON c.seq = (SELECT seq FROM checkpoints WHERE space = s.space
 WHERE s.thread = ?1;
 
 -- name: drop_writes_but_of
--- Writes of a namespace's other checkpoints; those of one that isn't stored yet stay if they are newer.
+-- Writes of a namespace's other checkpoints; those of one that isn't stored yet stay if they are newer, or if its
+-- id sorts above the head's: a run can be several checkpoints ahead of what is stored.
 DELETE FROM writes WHERE space = ?1 AND checkpoint <> ?2 AND (
-    seq < ?3 OR checkpoint IN (SELECT id FROM checkpoints WHERE space = ?1)
+    (seq < ?3 AND checkpoint < ?2) OR checkpoint IN (SELECT id FROM checkpoints WHERE space = ?1)
 );
 
 -- name: drop_checkpoints_but
@@ -320,6 +321,14 @@ SELECT 'checkpoint', count(*) FROM checkpoints WHERE space NOT IN (SELECT space 
 UNION ALL SELECT 'writes row', count(*) FROM writes WHERE space NOT IN (SELECT space FROM spaces)
 UNION ALL SELECT 'namespace', count(*) FROM spaces WHERE thread NOT IN (SELECT thread FROM threads)
 UNION ALL SELECT 'blob', count(*) FROM blobs WHERE (blob >> 28) NOT IN (SELECT thread FROM threads);
+
+-- name: counters_behind
+-- Rows that stand beyond the counter that numbered them.
+SELECT 'the commit sequence of the store', count(*) FROM (
+    SELECT seq FROM checkpoints UNION ALL SELECT seq FROM writes UNION ALL SELECT revision FROM threads
+) WHERE seq > (SELECT sequence FROM store)
+UNION ALL SELECT 'a thread''s revision', count(*) FROM threads t
+JOIN spaces s ON s.thread = t.thread JOIN checkpoints c ON c.space = s.space WHERE c.seq > t.revision;
 
 -- name: blobs_page
 SELECT blob - ?1, digest, frame FROM blobs WHERE blob BETWEEN ?1 + ?2 AND ?3 ORDER BY blob LIMIT ?4;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sqlite3
 import threading
 import time
@@ -15,89 +16,94 @@ from agent_ckpt.sqlite.fork import GATE
 CONNECTIONS = 8
 
 
+class _Place:
+    """One connection of the pool, and whose turn it is."""
+
+    def __init__(self) -> None:
+        # Reentrant so that a signal handler that reads gets an error from SQLite, and doesn't wait for itself.
+        self.lock = threading.RLock()
+        self.taken = False
+        self.connection: sqlite3.Connection | None = None
+
+    def close(self) -> None:
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.close()
+
+
 class ReaderPool:
     """Runs read programs on the caller's OS thread.
 
-    A framework reads from hundreds of OS threads, so a connection per thread would never end; a borrowed one goes
-    back after each call, and callers wait for one where all are lent.
+    A framework reads from hundreds of OS threads, so a connection per thread would never end; here a caller takes
+    a place that is free, or queues for one. Locks are held by `with` alone, as a signal can interrupt any step.
     """
 
-    def __init__(
-        self, path: str, open_reader: Callable[[], sqlite3.Connection], counter: Counter, busy_timeout_s: float
-    ) -> None:
+    def __init__(self, path: str, open_reader: Callable[[], sqlite3.Connection], counter: Counter) -> None:
         self._path = path
         self._open = open_reader
         self._counter = counter
-        self._busy_timeout_s = busy_timeout_s
-        self._idle: list[sqlite3.Connection] = []
-        self._lent: set[sqlite3.Connection] = set()
-        self._places = threading.BoundedSemaphore(CONNECTIONS)
+        self._places = [_Place() for _ in range(CONNECTIONS)]
         self._closing = False
 
     def call(self, factory: Factory[T]) -> T:
         """
         Raises:
-            BusyError: if no connection came free, or the file stayed locked, for `busy_timeout_s`.
+            BusyError: if the file stayed locked for `busy_timeout_s`.
         """
         began = time.monotonic()
-        places = self._places
-        if not places.acquire(timeout=self._busy_timeout_s):
-            raise errors.busy(self._path, time.monotonic() - began, "all its read connections were in use")
-        try:
-            with GATE:
-                return self._read(factory, began)
-        finally:
-            places.release()
+        place = self._choose()
+        with place.lock, GATE:
+            place.taken = True
+            try:
+                return self._read(place, factory)
+            except sqlite3.Error as exc:
+                place.close()
+                raise errors.translate(exc, self._path, "a read", time.monotonic() - began) from exc
+            finally:
+                place.taken = False
+                if self._closing:
+                    place.close()
 
-    def _read(self, factory: Factory[T], began: float) -> T:
-        connection = None
-        sound = False
-        try:
-            connection = self._borrow()
-            self._lent.add(connection)
-            result = read(connection, factory(), self._counter)
-            sound = True
-            return result
-        except sqlite3.Error as exc:
-            raise errors.translate(exc, self._path, "a read", time.monotonic() - began) from exc
-        except Exception:
-            # The program's own error: the connection has nothing to do with it.
-            sound = True
-            raise
-        finally:
-            if connection is not None:
-                self._lent.discard(connection)
-                if sound and not self._closing and not connection.in_transaction:
-                    self._idle.append(connection)
-                else:
-                    connection.close()
+    def _choose(self) -> _Place:
+        for place in self._places:
+            if not place.taken:
+                return place
+        return random.choice(self._places)
 
-    def _borrow(self) -> sqlite3.Connection:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return self._open()
+    def _read(self, place: _Place, factory: Factory[T]) -> T:
+        if place.connection is not None and place.connection.in_transaction:
+            # An interrupt has kept the last read from ending it.
+            place.close()
+        if place.connection is None:
+            place.connection = self._open()
+        return read(place.connection, factory(), self._counter)
 
     def give(self, connection: sqlite3.Connection) -> None:
         """Add a connection that was opened for something else."""
-        self._idle.append(connection)
+        place = self._places[0]
+        with place.lock:
+            place.close()
+            place.connection = connection
 
     def close(self) -> None:
-        """Close the idle connections; those that are lent are closed when they come back."""
+        """Close what is idle; a place that is taken is closed when its call ends."""
         self._closing = True
-        with GATE:
-            self.close_handles()
+        with GATE.for_closing():
+            for place in self._places:
+                if not place.taken:
+                    place.close()
 
     def close_handles(self) -> None:
-        while self._idle:
-            self._idle.pop().close()
+        for place in self._places:
+            place.close()
 
     def abandon(self) -> None:
         """Let go of all connections without closing them, for ever."""
-        for connection in (*self._idle, *self._lent):
-            fork.abandon(connection)
-        self._idle, self._lent = [], set()
+        for place in self._places:
+            connection, place.connection = place.connection, None
+            if connection is not None:
+                fork.abandon(connection)
 
     def after_in_child(self) -> None:
-        self._lent = set()
-        self._places = threading.BoundedSemaphore(CONNECTIONS)
+        for place in self._places:
+            place.lock, place.taken = threading.RLock(), False

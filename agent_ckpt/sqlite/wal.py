@@ -43,39 +43,40 @@ class Wal:
         self._path = path
         self._wal = path + "-wal"
         self._on_lost = on_lost
-        self._inode: int | None = None
+        self._inodes: tuple[int, int] | None = None
         self._bytes = 0
         self._not_before = 0.0
 
     def check(self) -> None:
-        """Look, after a commit, that the WAL that took it is still in its place.
+        """Look, after a commit, that the file and the WAL that took it are still in their places.
 
-        It is deleted under us when something in this process opens and closes the database file by other means
+        The WAL is deleted under us when something in this process opens and closes the database file by other means
         than SQLite, since that drops our locks on it; what is committed after that is lost to everybody else.
 
         Raises:
-            PoisonedError: if it isn't.
+            PoisonedError: if they aren't.
         """
         if self.is_in_place():
             return
         self._on_lost()
         raise PoisonedError(
-            f"{self._wal} was deleted or replaced under this process, so the write is probably lost. Something opened "
-            f"and closed the database file directly in this process, or moved its files. Start a new process "
+            f"{self._path} or its -wal was deleted or replaced under this process, so the write is probably lost. "
+            f"Something opened and closed the file directly in this process, or moved it. Start a new process "
             f"and read the thread again.",
             path=self._path,
         )
 
     def is_in_place(self) -> bool:
-        """Whether the -wal that was there at the first commit is still there; notes its size."""
+        """Whether the file and its -wal are those of the first commit; notes the WAL's size."""
         try:
             found = os.stat(self._wal)
+            inodes = os.stat(self._path).st_ino, found.st_ino
         except FileNotFoundError:
-            return self._inode is None
-        if self._inode is None:
-            self._inode = found.st_ino
+            return False
         self._bytes = found.st_size
-        return self._inode == found.st_ino
+        if self._inodes is None:
+            self._inodes = inodes
+        return self._inodes == inodes
 
     def fold_if_large(self, connection: sqlite3.Connection) -> None:
         """Fold a WAL that has passed 1,000 pages; the caller holds the guard and no transaction.

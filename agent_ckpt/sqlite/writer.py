@@ -1,9 +1,12 @@
 """The one writer of a backend: all its writes, sync and async, through one connection, in group commits.
 
-Who leads a group holds the run lock. A sync caller leads on its own OS thread where the lock is free; the others,
-and all async callers, queue, and a daemon worker leads what is left. The leader first gets hold of the write lock
-(polling, with nothing held meanwhile), then takes what has queued up, runs each program in a savepoint, commits
-once and tells everybody.
+Every write queues up. Whoever holds the run lock leads: it gets hold of the database's write lock (polling, with
+nothing of the database held meanwhile), runs what is queued, each program in a savepoint, commits once and tells
+everybody. A sync caller takes the run lock on its own OS thread, and leads if its write has not been done by the
+one before; a daemon worker leads for the async callers.
+
+A signal can raise KeyboardInterrupt between any two steps of a sync caller. So locks are held by `with` alone, jobs
+stay in the queue until they are answered, and whoever leads next finds everything that an interrupted one left.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from agent_ckpt.sqlite.guard import PAUSE_MAX_S, Pauses
 from agent_ckpt.sqlite.jobs import Job, announce, as_ours, own_copy
 
 GROUP_JOBS = 64
-_SLICE_S = 0.5
+_EXIT_WAIT_S = 0.5
 
 
 class Writer:
@@ -47,7 +50,7 @@ class Writer:
         self._new_locks()
 
     def _new_locks(self) -> None:
-        # Reentrant only to know its owner: release must not be missed when a signal raises between two steps.
+        # Reentrant only to know its owner: a write from inside another one must be told, not wait for itself.
         self._run = threading.RLock()
         self._lock = threading.Lock()
         self._queue: deque[Job] = deque()
@@ -58,18 +61,13 @@ class Writer:
 
     def call(self, factory: Factory[T]) -> T:
         """Run a write on behalf of an OS thread; durable when it returns."""
-        if self._run._is_owned():  # type: ignore[attr-defined]
-            raise UsageError(f"a write to {self._path} was called from inside another one (from a signal handler?)")
+        self._check_thread()
         job = Job(factory, self._busy_timeout_s)
         wait = Pauses(job.deadline)
         while not self._enqueue(job):
             if not wait.sleep():
                 raise self._queue_is_full(job)
-        try:
-            self._serve(job)
-        except BaseException:
-            self._withdraw(job)
-            raise
+        self._serve(job)
         result: T = job.outcome()
         return result
 
@@ -83,7 +81,7 @@ class Writer:
                 raise self._queue_is_full(job)
             await asyncio.sleep(PAUSE_MAX_S)
         if not self._wake():
-            self._lead_on_this_thread(job)
+            self._serve(job)
         try:
             result: T = await job.future
         except asyncio.CancelledError:
@@ -91,32 +89,24 @@ class Writer:
             raise
         return result
 
-    def _serve(self, job: Job) -> None:
-        """Lead the group of this job, or wait for who leads."""
-        if self._lead_on_this_thread(job):
-            return
-        worker = self._wake()
-        while not job.wait(max(PAUSE_MAX_S, min(_SLICE_S, job.deadline - time.monotonic())) if worker else PAUSE_MAX_S):
-            if not worker and self._lead_on_this_thread(job):
-                return
-            if time.monotonic() > job.deadline and self._withdraw(job):
-                raise errors.busy(self._path, job.waited_s)
-            if sys.is_finalizing():
-                # A worker that held the run lock has been frozen with it.
+    def _check_thread(self) -> None:
+        if self._run._is_owned():  # type: ignore[attr-defined]
+            raise UsageError(f"a write to {self._path} was called from inside another one (from a signal handler?)")
+        if sys.is_finalizing():
+            # A worker that held the run lock has been frozen with it.
+            if not self._run.acquire(timeout=_EXIT_WAIT_S):
                 raise UnavailableError(f"the interpreter is shutting down; a write to {self._path} was not made")
-            worker = self._wake()
+            self._run.release()
 
-    def _lead_on_this_thread(self, job: Job) -> bool:
-        """Lead a group, if nobody else leads; False if the job isn't answered yet."""
+    def _serve(self, job: Job) -> None:
+        """Take turns with the other callers until somebody, maybe this one, has done the job."""
         try:
-            if self._run.acquire(blocking=False):
-                self._lead(job)
-        finally:
-            if self._run._is_owned():  # type: ignore[attr-defined]
-                self._run.release()
-                if self._queue:
-                    self._wake()
-        return job.answered
+            while not job.answered:
+                with self._run:
+                    self._lead(job)
+        except BaseException:
+            self._withdraw(job)
+            raise
 
     # The queue
 
@@ -131,16 +121,13 @@ class Writer:
             self._queue.append(job)
             return True
 
-    def _withdraw(self, job: Job) -> bool:
-        """Take a job that has not begun out of the queue; False if it has, and then it runs to its end."""
+    def _withdraw(self, job: Job) -> None:
+        """Drop a job that has not begun; one that has runs to its end."""
         with self._lock:
-            try:
-                self._queue.remove(job)
-            except ValueError:
-                return False
-            return True
+            if not job.begun:
+                job.answered = True
 
-    def _queue_is_full(self, job: Job) -> BaseException:
+    def _queue_is_full(self, job: Job) -> CkptError:
         return errors.busy(self._path, job.waited_s, f"{self._places} writes were waiting for the writer already")
 
     def _wake(self) -> bool:
@@ -157,128 +144,138 @@ class Writer:
         tokens.put(True)
         return True
 
-    # The leader's side
-
-    def _lead(self, own: Job | None) -> None:
-        """Run one group, or answer those whose time is up. The caller holds the run lock."""
-        wait = Pauses(float("inf"))
-        while self._queue and not (own is not None and own.answered):
-            with GATE:
-                if self._attempt(own):
-                    return
-            wait.sleep()
-
-    def _attempt(self, own: Job | None) -> bool:
-        """Try once to get the write lock and run a group; False if the lock is held by somebody else."""
-        try:
-            handle = self._handle or self._open_handle()
-            self._handle = handle
-            begun = handle.begin()
-        except (CkptError, sqlite3.Error) as exc:
-            if not errors.is_busy(exc):
-                self._fail(self._take(), exc)
-                return True
-            begun = False
-        if not begun:
-            self._expire()
-            return False
-        self._run_group(handle, self._take(), own)
-        return True
-
-    def _run_group(self, handle: Handle, group: list[Job], own: Job | None) -> None:
-        interrupted: Job | None = None
-        try:
-            run_group(handle, group, own)
-        except PoisonedError as exc:
-            self._poison = exc
-            self._fail([*group, *self._take_all()], exc)
-        except sqlite3.Error as exc:
-            self._fail(group, exc)
-        except BaseException:
-            interrupted = own
-            raise
-        finally:
-            self._end(handle)
-            self._put_back([job for job in group if not job.answered and job is not interrupted])
-
-    def _end(self, handle: Handle) -> None:
-        try:
-            handle.end()
-        except sqlite3.Error:
-            # A transaction that can't be rolled back ends with its connection.
+    def _work(self, tokens: SimpleQueue[bool]) -> None:
+        while tokens.get():
+            while self._queue:
+                with self._run:
+                    self._lead(None)
+        with self._run, GATE.for_closing():
             self.close_handle()
 
     def _take(self) -> list[Job]:
         """The next group: bounded in number, and a job that must run alone makes its own."""
         with self._lock:
             group: list[Job] = []
-            while self._queue and len(group) < GROUP_JOBS:
-                if self._queue[0].alone and group:
+            for job in self._queue:
+                if job.answered:
+                    continue
+                if job.alone and group:
                     break
-                group.append(self._queue.popleft())
-                if group[-1].alone:
+                job.begun = True
+                group.append(job)
+                if job.alone or len(group) == GROUP_JOBS:
                     break
             return group
 
-    def _take_all(self) -> list[Job]:
+    def _tidy(self) -> bool:
+        """Take what is answered from the front of the queue; whether any is left."""
         with self._lock:
-            jobs = list(self._queue)
-            self._queue.clear()
-            return jobs
+            while self._queue and self._queue[0].answered:
+                self._queue.popleft()
+            return bool(self._queue)
 
-    def _put_back(self, jobs: list[Job]) -> None:
+    def _settle(self, jobs: list[Job], error: Callable[[Job], BaseException]) -> None:
+        """Answer jobs with an error, each with its own instance."""
         with self._lock:
-            self._queue.extendleft(reversed(jobs))
+            settled = [job for job in jobs if not job.answered]
+            for job in settled:
+                job.result, job.error = None, error(job)
+                job.answered = True
+        announce(settled)
+
+    # The leader's side
+
+    def _lead(self, own: Job | None) -> None:
+        """Run one group, or answer those whose time is up. The caller holds the run lock."""
+        wait = Pauses(float("inf"))
+        while self._tidy() and not (own is not None and own.answered):
+            with GATE:
+                if self._attempt(own):
+                    break
+            wait.sleep()
+        self._tidy()
+
+    def _attempt(self, own: Job | None) -> bool:
+        """Try once to get the write lock and run a group; False if the lock is held by somebody else."""
+        try:
+            handle = self._handle or self._open_handle()
+            self._handle = handle
+        except Exception as exc:
+            self._fail(self._take(), exc)
+            return True
+        with handle.mutex:
+            try:
+                if handle.begin():
+                    self._run_group(handle, self._take(), own)
+                    return True
+            except Exception as exc:
+                # Whatever it is, its callers hear of it: on the worker nobody else would.
+                self._fail(self._take(), exc)
+                return True
+            finally:
+                self._end(handle)
+        self._expire()
+        return False
+
+    def _run_group(self, handle: Handle, group: list[Job], own: Job | None) -> None:
+        try:
+            run_group(handle, group, own)
+        except PoisonedError as exc:
+            self._poison = exc
+            self._fail(list(self._queue), exc)
+        except Exception as exc:
+            self._fail(group, exc)
+        except BaseException:
+            if own is not None:
+                own.answered = True
+            raise
+
+    def _end(self, handle: Handle) -> None:
+        try:
+            try:
+                handle.end()
+            finally:
+                # Once more, since an interrupt can have struck in the first.
+                handle.end()
+        except sqlite3.Error:
+            # A transaction that can't be rolled back ends with its connection.
+            self.close_handle()
 
     def _expire(self) -> None:
         """Answer those who have waited for the lock for as long as they may."""
         now = time.monotonic()
-        with self._lock:
-            overdue = [job for job in self._queue if job.deadline <= now]
-            for job in overdue:
-                self._queue.remove(job)
-        for job in overdue:
-            job.settle(error=errors.busy(self._path, job.waited_s))
-        announce(overdue)
+        overdue = [job for job in list(self._queue) if job.deadline <= now]
+        self._settle(overdue, lambda job: errors.busy(self._path, job.waited_s))
 
     def _fail(self, jobs: list[Job], error: BaseException) -> None:
-        settled = [job for job in jobs if not job.answered]
-        for job in settled:
-            job.settle(error=own_copy(as_ours(error, self._path, job)))
-        announce(settled)
-
-    def _work(self, tokens: SimpleQueue[bool]) -> None:
-        while tokens.get():
-            while self._queue:
-                with self._run:
-                    self._lead(None)
-        with self._run, GATE:
-            self.close_handle()
+        self._settle(jobs, lambda job: own_copy(as_ours(error, self._path, job)))
 
     # Life and death
 
     def close(self) -> None:
         """Refuse new writes, finish the accepted ones, close the connection. Idempotent."""
+        self._check_thread()
         with self._lock:
             self._closing = True
         with self._run:
-            while self._queue:
+            while self._tidy():
                 self._lead(None)
-            with GATE:
+            with GATE.for_closing():
                 self.close_handle()
         self._tokens.put(False)
 
     def dispose(self) -> None:
         """Close without a promise to anybody, for a saver that was dropped or that outlives its program."""
         self._closing = True
-        try:
-            if self._run.acquire(blocking=False):
-                with GATE:
-                    self.close_handle()
-        finally:
-            if self._run._is_owned():  # type: ignore[attr-defined]
-                self._run.release()
-            self._tokens.put(False)
+        if not self._run._is_owned():  # type: ignore[attr-defined]
+            try:
+                if self._run.acquire(blocking=False):
+                    with GATE.for_closing():
+                        self.close_handle()
+            finally:
+                if self._run._is_owned():  # type: ignore[attr-defined]
+                    self._run.release()
+        self._tokens.put(False)
 
     def close_handle(self) -> None:
         handle, self._handle = self._handle, None

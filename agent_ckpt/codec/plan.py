@@ -1,0 +1,185 @@
+"""Planning: which parts a value is stored in, and which of them are stored already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from agent_ckpt.codec import frame, pieces, tree
+from agent_ckpt.codec.arrays import KnownArray, describe, smallest_body
+from agent_ckpt.codec.tree import Kept, Plan, Seq, State
+from agent_ckpt.codec.values import DeltaSnapshot, ValueCodec
+from agent_ckpt.model import Entry
+
+INLINE_UP_TO = 48
+"""A body of up to this many bytes stands in the row that refers to it."""
+DICT_WHOLE_UP_TO = 1024
+LIST_WHOLE_UP_TO = 256
+SPLIT_ABOVE = pieces.CUT_ABOVE
+_DEEPEST = 16
+_PIECE = bytes((frame.PIECE,))
+
+
+class Planner:
+    """Plans values for one thread.
+
+    Args:
+        codec: the value codec.
+        entry_of: gives the Entry of a body, the known one or a new one.
+        before: gives the state of what stood under a path before, if it is known.
+        array_before: the same for an array.
+
+    Attributes:
+        sequences, arrays: what this plan leaves under each path, for the next one.
+    """
+
+    def __init__(
+        self,
+        codec: ValueCodec,
+        entry_of: Callable[[bytes], Entry],
+        before: Callable[[str], State | None],
+        array_before: Callable[[str], KnownArray | None],
+    ) -> None:
+        self._codec = codec
+        self._entry_of = entry_of
+        self._before = before
+        self._array_before = array_before
+        self.sequences: dict[str, Seq] = {}
+        self.arrays: dict[str, KnownArray] = {}
+
+    def plan(self, value: Any, path: str, depth: int = 0) -> Plan:
+        """Plan a value.
+
+        Raises:
+            ValueNotStorableError: naming the path of the part that can't be kept.
+        """
+        if not self._codec.splits:
+            return self._plan_opaque(self._encode(value, path), path)
+        kind = type(value)
+        if kind is DeltaSnapshot:
+            return Seq(tree.SNAPSHOT, [self.plan(value.value, path, depth + 1)])
+        if kind is list:
+            return self._plan_list(value, path, depth)
+        if kind is dict:
+            return self._plan_dict(value, path, depth)
+        if kind is str and len(value) > SPLIT_ABOVE:
+            return self._plan_text(value, path)
+        if kind is bytes and len(value) > SPLIT_ABOVE:
+            return self._plan_long(tree.BYTES, value, value, path)
+        array = describe(value)
+        if array is not None:
+            return self._plan_array(*array, path)
+        return self._plan_opaque(self._encode(value, path), path)
+
+    def _encode(self, value: Any, path: str) -> bytes:
+        try:
+            return self._codec.encode(value)
+        except Exception as exc:
+            raise self._codec.refuse(value, path, exc) from exc
+
+    def _leaf(self, body: bytes) -> Entry | bytes:
+        return body if len(body) <= INLINE_UP_TO else self._entry_of(body)
+
+    def _plan_opaque(self, body: bytes, path: str) -> Plan:
+        """A body that can't be split by its structure, cut only where it is long."""
+        if len(body) <= SPLIT_ABOVE:
+            return self._leaf(body)
+        return self._plan_long(tree.OPAQUE, body, body, path)
+
+    def _plan_text(self, value: str, path: str) -> Plan:
+        try:
+            raw = value.encode()
+        except UnicodeEncodeError:
+            return self._leaf(self._encode(value, path))
+        return self._plan_long(tree.TEXT, value, raw, path)
+
+    def _plan_long(self, kind: int, value: str | bytes, raw: bytes, path: str) -> Plan:
+        before = self._before(path)
+        if before is not None and before.kind == kind and before.bodies[0] == value:
+            return Kept(before.ref)
+        seq = Seq(kind, [self._entry_of(_PIECE + piece) for piece in pieces.cut(raw)], bodies=[value])
+        self.sequences[path] = seq
+        return seq
+
+    def _plan_array(self, shape: list[Any], raw: bytes, width: int, path: str) -> Entry:
+        before = self._array_before(path)
+        if before is not None and before.shape == shape and before.raw == raw:
+            self.arrays[path] = before
+            return before.entry
+        body, chain = smallest_body(shape, raw, width, before)
+        entry = self._entry_of(body)
+        self.arrays[path] = KnownArray(entry, raw, shape, chain)
+        return entry
+
+    def _plan_list(self, value: list[Any], path: str, depth: int) -> Plan:
+        try:
+            bodies = self._codec.encode_many(value)
+        except Exception as exc:
+            raise self._codec.refuse(value, path, exc) from exc
+        if not _worth_parts(bodies, LIST_WHOLE_UP_TO):
+            return self._leaf(self._encode(value, path))
+        before = self._before(path)
+        if before is not None and before.kind != tree.LIST:
+            before = None
+        same = _same_start(before.bodies, bodies) if before is not None else 0
+        if before is not None and same == len(bodies) == len(before.bodies):
+            return Kept(before.ref)
+        parts = [self._part(value[at], bodies[at], path, at, depth) for at in range(same, len(bodies))]
+        if before is not None:
+            bodies[:same] = before.bodies[:same]
+        seq = Seq(tree.LIST, parts, None, bodies, before, same)
+        self.sequences[path] = seq
+        return seq
+
+    def _plan_dict(self, value: dict[Any, Any], path: str, depth: int) -> Plan:
+        keys = list(value)
+        if not all(type(key) is str for key in keys):
+            return self._plan_opaque(self._encode(value, path), path)
+        try:
+            bodies = self._codec.encode_many(list(value.values()))
+        except Exception as exc:
+            raise self._codec.refuse(value, path, exc) from exc
+        if not _worth_parts(bodies, DICT_WHOLE_UP_TO):
+            return self._leaf(self._encode(value, path))
+        before = self._before(path)
+        known: dict[str, tuple[bytes, Kept]] = {}
+        if before is not None and before.kind == tree.DICT and before.keys is not None:
+            if before.keys == keys and before.bodies == bodies:
+                return Kept(before.ref)
+            stored = zip(before.bodies, before.refs[1::2], before.addresses[1::2], strict=True)
+            known = {key: (body, Kept(ref, at)) for key, (body, ref, at) in zip(before.keys, stored, strict=True)}
+        parts: list[Any] = []
+        for at, key in enumerate(keys):
+            body, kept = known.get(key, (b"", None))
+            if kept is not None and body == bodies[at]:
+                bodies[at] = body
+                parts.append(kept)
+            else:
+                parts.append(self._part(value[key], bodies[at], path, key, depth))
+        seq = Seq(tree.DICT, parts, keys, bodies)
+        self.sequences[path] = seq
+        return seq
+
+    def _part(self, value: Any, body: bytes, path: str, at: int | str, depth: int) -> Any:
+        splits = len(body) > SPLIT_ABOVE or (body[0] == frame.SERDE and type(value) in (list, dict))
+        if splits and depth < _DEEPEST and type(value) in (list, dict, str, bytes):
+            return self.plan(value, f"{path}[{at!r:.60}]", depth + 1)
+        if type(at) is str and len(body) > SPLIT_ABOVE:
+            return self._plan_opaque(body, f"{path}[{at!r:.60}]")
+        return self._leaf(body)
+
+
+def _worth_parts(bodies: list[bytes], whole_up_to: int) -> bool:
+    """Whether a value is stored by its parts: where it is long, or its parts may be shared.
+
+    A message stands in the input, in a task's writes and in its channel; as a part it is stored once.
+    """
+    return sum(map(len, bodies)) > whole_up_to or any(body[0] != frame.PLAIN for body in bodies)
+
+
+def _same_start(before: list[bytes], bodies: list[bytes]) -> int:
+    """How many leading parts are the same bytes as before."""
+    size = min(len(before), len(bodies))
+    if (before if size == len(before) else before[:size]) == (bodies if size == len(bodies) else bodies[:size]):
+        return size
+    return next(at for at in range(size) if before[at] != bodies[at])

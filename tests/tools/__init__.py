@@ -1,0 +1,1 @@
+"""Tools that make files which the package ships."""
