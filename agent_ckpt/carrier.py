@@ -180,13 +180,14 @@ class Carrier:
     def begin(self, config: Mapping[str, Any], thread_id: str, base: int, fresh_id: bytes) -> Session:
         """Begin the session of a restore outside a task, or go on with the one just begun.
 
-        LangGraph restores twice at the start of some runs; the second look finds the thread as the
-        first one did.
+        LangGraph restores twice at the start of some runs: the second look comes in the same
+        context, with the config that the first one planted its session in, and finds the thread as
+        the first one did. Any other carried session is another restore's.
         """
         carried = config["configurable"].get("thread_id")
-        if isinstance(carried, SessionThreadId):
+        if isinstance(carried, SessionThreadId) and carried.session is self._in_context(thread_id):
             session = carried.session
-            if session.alive() and session.base == base and not session.wrote and session.refused is None:
+            if session.base == base and not session.wrote and session.refused is None:
                 return session
         return Session(fresh_id, thread_id, base, self._outer(thread_id))
 

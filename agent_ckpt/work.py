@@ -73,8 +73,9 @@ def get_tuple(store: Store, config: RunnableConfig) -> Steps[CheckpointTuple | N
     if restored.found is None or restored.thread is None:
         return None
     reading = Reading(store.codec)
-    reading.learn(restored.found, store.hot.of(place.thread_id, restored.thread))
-    store.hot.trim()
+    hot = store.hot.of(place.thread_id, restored.thread)
+    reading.learn(restored.found, hot)
+    store.hot.keep(place.thread_id, hot)
     return reading.checkpoint_tuple(restored.found, session)
 
 
@@ -231,7 +232,9 @@ class Listing:
 
     def _page(self, below: int) -> Steps[read.Page]:
         page: read.Page = yield Call(partial(read.list_page, self._query, below, self._size, self._store.hot.of))
-        self._store.hot.trim()
+        for found in page.found:
+            thread_id = found.row.place.thread_id
+            self._store.hot.keep(thread_id, self._store.hot.of(thread_id, found.thread))
         return page
 
     def _tuples(self, page: read.Page) -> Iterator[CheckpointTuple]:
@@ -257,7 +260,8 @@ def delta_history(
     if not channels:
         return {}
     made: delta.Histories = yield Call(lambda: delta.history(place, channels, store.hot.of))
-    store.hot.trim()
+    if made.thread is not None:
+        store.hot.keep(place.thread_id, store.hot.of(place.thread_id, made.thread))
     histories: dict[str, DeltaChannelHistory] = {}
     for channel in channels:
         trail = made.trails[channel]

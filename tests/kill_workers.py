@@ -29,9 +29,8 @@ def writes_of(number: int) -> list[tuple[str, Any]]:
     return [("a", number), ("b", text_of(number)), ("c", [number] * 5)]
 
 
-def write_on(path: Path, options: dict[str, Any], tell: Callable[[str, int], Any], stop_at: int | None = None) -> None:
+def write_on(saver: AgentSaver, tell: Callable[[str, int], Any], stop_at: int | None = None) -> None:
     """Put checkpoints with their writes for ever, one numbered higher than the other; tell of each that is stored."""
-    saver = AgentSaver(path, **options)
     found = saver.get_tuple(THREAD)
     number = found.checkpoint["channel_values"]["n"] if found is not None else 0
     config: Any = found.config if found is not None else THREAD
@@ -53,7 +52,8 @@ def writer(path: Path, options: dict[str, Any], connection: Connection, stop_at:
     """`write_on` in a process of its own, that tells over a pipe."""
     warnings.simplefilter("error")
     connection.send(("started", 1))
-    write_on(path, options, lambda what, number: connection.send((what, number)), stop_at)
+    saver = AgentSaver(path, **options)
+    write_on(saver, lambda what, number: connection.send((what, number)), stop_at)
     # Without close, and without the interpreter's own ends.
     os._exit(0)
 

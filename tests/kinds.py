@@ -143,7 +143,7 @@ def parallel_asking(saver: Saver | None) -> Graph:
     builder.add_node("join", lambda s: {"log": ["joined"]})
     for name in ("left", "right", "quick"):
         builder.add_edge(START, name)
-    builder.add_edge(["left", "right", "quick"], "join")
+        builder.add_edge(name, "join")
     return builder.compile(checkpointer=saver)
 
 
@@ -189,9 +189,9 @@ def delta_lines(frequency: int, *, ask: bool = False) -> Callable[[Saver | None]
         for name in ("c", "a", "b"):
             builder.add_node(name, lambda s, name=name: {"log": [f"{name} at {len(s['log'])}"]})
             builder.add_edge(START, name)
+            builder.add_edge(name, "set")
         builder.add_node("set", lambda s: {"keys": {f"k{len(s['log']) % 4}": s["log"][-1]}})
         builder.add_node("last", last)
-        builder.add_edge(["a", "b", "c"], "set")
         builder.add_edge("set", "last")
         return builder.compile(checkpointer=saver)
 

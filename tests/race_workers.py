@@ -38,7 +38,7 @@ class Counter(TypedDict):
 
 
 def counter_graph(saver: Saver | None, inside: Callable[[], None] = lambda: None) -> Graph:
-    """One node that adds 1 to n, after `inside` was called in it; then a node that does nothing."""
+    """One node that adds 1 to n, after `inside` was called in it."""
 
     def count(state: Counter) -> Counter:
         inside()
@@ -46,9 +46,7 @@ def counter_graph(saver: Saver | None, inside: Callable[[], None] = lambda: None
 
     builder: StateGraph[Any, Any, Any, Any] = StateGraph(Counter)
     builder.add_node("count", count)
-    builder.add_node("rest", lambda state: {"n": 0})
     builder.add_edge(START, "count")
-    builder.add_edge("count", "rest")
     return builder.compile(checkpointer=saver)
 
 
@@ -107,7 +105,7 @@ def count_once(meet: Meet, path: Path, form: str, how: str) -> bool:
     return True
 
 
-def count_up(meet: Meet, path: Path, times: int, form: str, seed: int) -> list[int]:
+def count_up(meet: Meet, path: Path, times: int, form: str, how: str, seed: int) -> list[int]:
     """Add 1 so many times, each with the retry loop that the documentation tells; the tries that each took."""
     chance = random.Random(seed)
     config = {"configurable": {"thread_id": "t"}}
@@ -118,7 +116,7 @@ def count_up(meet: Meet, path: Path, times: int, form: str, seed: int) -> list[i
         for _ in range(times):
             for attempt in range(1, 1000):
                 try:
-                    _run(graph, {"n": 0}, config, form)
+                    _run(graph, {"n": 0}, config, form, how)
                     break
                 except ThreadConflictError:
                     # Outside of any lock, and longer the more others are there; invoke restores the head anew.

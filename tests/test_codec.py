@@ -442,6 +442,7 @@ DATA = {
     "text": " ".join(random.Random(4).choices(["alpha", "beta", "gamma", "delta", "12", "x.y"], k=200_000)).encode(),
     "json": b",".join(b'{"id": %d, "name": "item %d"}' % (i, i) for i in range(30_000)),
     "digits": b" ".join(b"%d" % random.Random(i).randrange(10**6) for i in range(150_000)),
+    "few words": " ".join(random.Random(8).choices(["ok", "error", "12", "warn"], k=250_000)).encode(),
     "two letters": bytes(random.Random(6).choices(b"ab", k=1 << 20)),
     "non-ascii": ("naïve Ünïcødé 🙂 漢字 " * 40_000).encode(),
 }
@@ -457,7 +458,7 @@ def test_pieces_join_to_the_data_and_keep_their_bounds(name: str) -> None:
     assert 0 < len(cut[-1]) <= pieces.LONGEST
 
 
-@pytest.mark.parametrize("name", ["noise", "text", "json", "digits", "two letters"])
+@pytest.mark.parametrize("name", ["noise", "text", "json", "digits", "few words", "two letters"])
 @pytest.mark.parametrize("edit", ["change", "insert", "remove"])
 @pytest.mark.parametrize("where", [0.0, 0.37, 0.999])
 def test_an_edit_makes_few_new_pieces(name: str, edit: str, where: float) -> None:

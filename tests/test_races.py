@@ -190,12 +190,13 @@ def test_two_processes_count(form: str, pool: list[Worker], saver: AgentSaver, p
     assert_linear(saver, "t")
 
 
-def test_retry_makes_progress(form: str, pool: list[Worker], saver: AgentSaver, path: Path) -> None:
+@pytest.mark.parametrize("how", ["sync", "exit"])
+def test_retry_makes_progress(how: str, form: str, pool: list[Worker], saver: AgentSaver, path: Path) -> None:
     """B34: 8 processes add 1 ten times each with reload, jitter and retry; all 80 are there, in bounded tries."""
     saver.setup()
     started = time.monotonic()
     for seed, worker in enumerate(pool):
-        worker.ask(count_up, path, 10, form, seed)
+        worker.ask(count_up, path, 10, form, how, seed)
     all_meet(pool)
     tries = list(itertools.chain.from_iterable(results(pool)))
     took = time.monotonic() - started

@@ -15,7 +15,7 @@ LONGEST = 32 * 1024
 CUT_ABOVE = 8 * 1024
 """Values up to this many bytes are stored whole."""
 
-_OFTEN = 256
+_OFTEN = 2048
 _BEFORE = 64
 
 

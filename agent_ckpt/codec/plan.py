@@ -133,7 +133,7 @@ class Planner:
 
     def _plan_dict(self, value: dict[Any, Any], path: str, depth: int) -> Plan:
         keys = list(value)
-        if not all(type(key) is str for key in keys):
+        if not all(type(key) is str for key in keys) or not _is_text(keys):
             return self._plan_opaque(self._encode(value, path), path)
         try:
             bodies = self._codec.encode_many(list(value.values()))
@@ -167,6 +167,15 @@ class Planner:
         if type(at) is str and len(body) > SPLIT_ABOVE:
             return self._plan_opaque(body, f"{path}[{at!r:.60}]")
         return self._leaf(body)
+
+
+def _is_text(keys: list[str]) -> bool:
+    """Whether keys can stand in a reference: a lone surrogate can't."""
+    try:
+        "".join(keys).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _worth_parts(bodies: list[bytes], whole_up_to: int) -> bool:

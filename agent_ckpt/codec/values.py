@@ -58,7 +58,7 @@ class ValueCodec:
                 packed = messages.encode(value, number)
                 if packed is not None:
                     return _MESSAGE + packed
-            else:
+            elif type(value) is not bytearray:  # which would pack as bytes
                 try:
                     return _PLAIN + pack(value)
                 except (PackError, RecursionError):

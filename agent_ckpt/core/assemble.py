@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from agent_ckpt.backend import Program, Statement
 from agent_ckpt.codec import digest, frame, tree
-from agent_ckpt.core.rows import first_blob, last_blob
+from agent_ckpt.core.rows import BLOBS_AT_MOST, first_blob, last_blob
+from agent_ckpt.errors import UnavailableError
 from agent_ckpt.model import Entry, Ref, ThreadRow
 
 
@@ -60,6 +61,11 @@ class _Numbering:
                 self.stored.append((entry, self.by_address[address]))
 
     def add(self, entry: Entry) -> None:
+        if self.next > BLOBS_AT_MOST:
+            raise UnavailableError(
+                f"the thread has used up its {BLOBS_AT_MOST} blob numbers; nothing of this call was stored. Copy it to a "
+                f"new thread_id, or prune it and copy it"
+            )
         number = self.by_address[entry.digest] = self.next
         self.next += 1
         sealed = self._frames.get(entry.digest) or frame.seal_blob(entry.body, self._method)

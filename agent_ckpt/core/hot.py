@@ -20,6 +20,8 @@ from agent_ckpt.model import Entry, Ref, ThreadRow
 
 _OVERHEAD = 200
 """Bytes that an Entry takes beside its body, roughly."""
+_BASE = 2000
+"""Bytes that a HotThread takes when it is empty, roughly."""
 _TEMPLATE = 5
 """How many times its packed bytes a message takes in memory with its template, roughly."""
 
@@ -37,9 +39,10 @@ class HotThread:
             for a thread that isn't stored yet.
         secret: the key of its addresses.
         sequences, arrays: what stood last under a namespace and a channel's path.
+        size: its bytes, roughly; counted: those that the cache's total holds.
     """
 
-    __slots__ = ("_by_number", "_known", "arrays", "collected", "secret", "sequences", "size", "thread")
+    __slots__ = ("_by_number", "_known", "arrays", "collected", "counted", "secret", "sequences", "size", "thread")
 
     def __init__(self, thread: int, collected: int, secret: bytes) -> None:
         self.thread = thread
@@ -49,7 +52,8 @@ class HotThread:
         self._by_number: dict[int, Entry] = {}
         self.sequences: dict[tuple[str, str], State] = {}
         self.arrays: dict[tuple[str, str], KnownArray] = {}
-        self.size = 0
+        self.size = _BASE
+        self.counted = 0
 
     def fits(self, row: ThreadRow) -> bool:
         return self.thread == row.thread and self.collected == row.collected
@@ -89,6 +93,7 @@ class HotCache:
     def __init__(self, bound: int) -> None:
         self._bound = bound
         self._threads: OrderedDict[str, HotThread] = OrderedDict()
+        self._total = 0
         self._lock = threading.Lock()
         _caches.add(self)
 
@@ -104,28 +109,33 @@ class HotCache:
         with self._lock:
             found = self._threads.get(thread_id)
             if found is None or not found.fits(row):
-                found = self._threads[thread_id] = HotThread(row.thread, row.collected, row.secret)
+                found = HotThread(row.thread, row.collected, row.secret)
+                self._put(thread_id, found)
             self._threads.move_to_end(thread_id)
             return found
 
     def keep(self, thread_id: str, hot: HotThread) -> None:
-        """Keep a HotThread whose thread has just been stored."""
+        """Keep a HotThread that learnt something, and drop those used least until the bound holds."""
         with self._lock:
-            self._threads[thread_id] = hot
-            self._threads.move_to_end(thread_id)
-        self.trim()
-
-    def trim(self) -> None:
-        """Drop the threads used least recently until the bound holds."""
-        with self._lock:
-            total = sum(hot.size for hot in self._threads.values())
-            while self._threads and total > self._bound:
+            self._put(thread_id, hot)
+            while self._threads and self._total > self._bound:
                 _, dropped = self._threads.popitem(last=False)
-                total -= dropped.size
+                self._total -= dropped.counted
 
     def forget(self, thread_id: str) -> None:
         with self._lock:
-            self._threads.pop(thread_id, None)
+            dropped = self._threads.pop(thread_id, None)
+            self._total -= dropped.counted if dropped is not None else 0
+
+    def _put(self, thread_id: str, hot: HotThread) -> None:
+        before = self._threads.get(thread_id)
+        if before is not hot:
+            self._total -= before.counted if before is not None else 0
+            hot.counted = 0
+        self._total += hot.size - hot.counted
+        hot.counted = hot.size
+        self._threads[thread_id] = hot
+        self._threads.move_to_end(thread_id)
 
     def renew_lock(self) -> None:
         """In a forked child: a lock that another thread held at the fork is never released."""

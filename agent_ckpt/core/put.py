@@ -9,7 +9,7 @@ from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import frame, ids, rows, tree
 from agent_ckpt.core.assemble import Assembled, assemble
 from agent_ckpt.core.rows import body_of, check_sequence, thread_row
-from agent_ckpt.core.session import Session, conflict, owns, parent_gone, stale_checkpoint
+from agent_ckpt.core.session import Session, conflict, owns, parent_gone, stale_checkpoint, two_writers
 from agent_ckpt.errors import ThreadConflictError
 from agent_ckpt.model import Body, CheckpointRow, Place, Ref, ThreadRow
 
@@ -102,8 +102,8 @@ def put(plan: PutPlan) -> Program[Written]:
     if plan.session is not None and not owns(row, plan.session):
         raise conflict(row, plan.session, place.checkpoint_id, "put")
     plan.target.check(row)
-    existing = _checkpoint(place, state[8:12]) if state and state[8] is not None else None
-    if row is not None and plan.session is None and existing is None:
+    existing = _checkpoint(place, state[9:13]) if state and state[9] is not None else None
+    if row is not None and state is not None and existing is None:
         _check_parent(plan, row, state)
     sequence = (yield Statement("next_sequence"))[0][0]
     check_sequence(place, row, sequence)
@@ -155,11 +155,21 @@ def _checkpoint(place: Place, columns: Row) -> CheckpointRow:
     )
 
 
-def _check_parent(plan: PutPlan, row: ThreadRow, state: Row | None) -> None:
-    """Without a session, the parent must be the head, or not be named at all."""
-    head = ids.expand(state[7]) if state is not None and state[7] is not None else None
-    if plan.parent_id and head is not None and plan.parent_id != head:
-        raise stale_checkpoint(plan.place.thread_id, row, plan.parent_id, head, "put")
+def _check_parent(plan: PutPlan, row: ThreadRow, state: Row) -> None:
+    """Refuse a put that would hide the head.
+
+    Without a session, the parent must be the head, or not be named at all. A session may fork from
+    an older checkpoint; what it has put itself since (only it can have put a head after its base)
+    it must build on, or two writers in one run would hide each other's.
+    """
+    if state[7] is None:
+        return
+    head = ids.expand(state[7])
+    if plan.session is None:
+        if plan.parent_id and plan.parent_id != head:
+            raise stale_checkpoint(plan.place.thread_id, row, plan.parent_id, head, "put")
+    elif state[8] > plan.session.base and plan.parent_id != head:
+        raise two_writers(plan.session, row, plan.place.ns, plan.parent_id, head)
 
 
 def _kept(plan: PutPlan, state: Row | None, row: ThreadRow) -> list[tree.Plan | Ref]:
@@ -167,11 +177,11 @@ def _kept(plan: PutPlan, state: Row | None, row: ThreadRow) -> list[tree.Plan | 
     if not any(part is KEEP for _, _, part in plan.channels):
         return [part for _, _, part in plan.channels]
     before: dict[str, tuple[Any, Ref]] = {}
-    if state is None or state[12] is None:
+    if state is None or state[13] is None:
         if plan.session is not None and plan.parent_id is not None:
             raise parent_gone(plan.session, row, plan.parent_id)
     else:
-        parent = _checkpoint(plan.place._replace(checkpoint_id=plan.parent_id), state[12:16])
+        parent = _checkpoint(plan.place._replace(checkpoint_id=plan.parent_id), state[13:17])
         before = {name: (version, ref) for name, version, ref in body_of(parent).channels}
     return [_inherit(before.get(name), version) if part is KEEP else part for name, version, part in plan.channels]
 

@@ -11,6 +11,7 @@ from agent_ckpt.errors import CorruptionError
 from agent_ckpt.model import Body, CheckpointRow, Place, ThreadRow, WritesRow
 
 _BLOB_BITS = 28
+BLOBS_AT_MOST = (1 << _BLOB_BITS) - 1
 
 
 def first_blob(thread: int) -> int:

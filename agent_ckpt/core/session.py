@@ -110,3 +110,21 @@ def parent_gone(session: Session, row: ThreadRow, parent_id: str) -> ThreadConfl
         wrote=session.wrote,
         checkpoint_id=parent_id,
     )
+
+
+def two_writers(
+    session: Session, row: ThreadRow, ns: str, parent_id: str | None, head: str
+) -> ThreadConflictError:
+    """The error for a put that would hide another one of the same run."""
+    return ThreadConflictError(
+        f"put refused for thread {session.thread_id!r}: it names checkpoint {parent_id!r} as its parent, but this run "
+        f"(restored at revision {session.base}) has since put {head!r} in namespace {ns!r}, which it would hide. "
+        f"Nothing of it was stored. Two writers share this run's restore: let each restore the thread itself; parallel "
+        f"calls of one subgraph with checkpointer=True need a node each.",
+        thread_id=session.thread_id,
+        reason="stale",
+        expected=session.base,
+        found=row.revision,
+        wrote=session.wrote,
+        checkpoint_id=parent_id,
+    )

@@ -33,7 +33,7 @@ class _LoopReader:
 
     def __init__(self, open_reader: Callable[[], sqlite3.Connection]) -> None:
         self._open = open_reader
-        self._submitting = threading.Lock()
+        self._submitting = threading.RLock()
         self._stopped = False
         self.shared = aiosqlite.Connection(open_reader, _ROWS_AT_ONCE)
         self.worker: threading.Thread = self.shared._thread
@@ -63,9 +63,10 @@ class _LoopReader:
 
     def stop(self) -> None:
         """Close and end the worker; may be called from anywhere, waits for nothing."""
-        if self.submit(self._close_and_stop):
+        with self._submitting:
+            queued = self.submit(self._close_and_stop)
             self._stopped = True
-        elif not self.worker.is_alive():
+        if not queued and not self.worker.is_alive():
             self.close_connection()
 
     def _close_and_stop(self) -> None:
@@ -87,7 +88,7 @@ class LoopReaders:
         self._path = path
         self._open = open_reader
         self._counter = counter
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._readers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopReader] = weakref.WeakKeyDictionary()
 
     async def call(self, factory: Factory[T]) -> T:
@@ -110,7 +111,8 @@ class LoopReaders:
         try:
             return await future
         except sqlite3.Error as exc:
-            self._forget(loop, reader)
+            if not errors.is_busy(exc):
+                self._forget(loop, reader)
             raise errors.translate(exc, self._path, "a read", time.monotonic() - began) from exc
 
     def _reader(self, loop: asyncio.AbstractEventLoop) -> _LoopReader:
@@ -153,7 +155,7 @@ class LoopReaders:
             reader.abandon()
 
     def after_in_child(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._readers = weakref.WeakKeyDictionary()
 
 
@@ -164,8 +166,14 @@ async def in_thread(work: Callable[[], None]) -> None:
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
-    threading.Thread(target=_tell, args=(loop, future, work), daemon=True).start()
-    await future
+    worker = threading.Thread(target=_tell, args=(loop, future, work), daemon=True)
+    try:
+        worker.start()
+    except RuntimeError:
+        # The interpreter is shutting down and starts no more threads.
+        work()
+    else:
+        await future
 
 
 def _tell(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], work: Callable[[], Any]) -> None:

@@ -84,7 +84,7 @@ class _Store:
         self.target = where
         self.options = options
         self.counter = Counter()
-        self._opening = threading.Lock()
+        self._opening = threading.RLock()
         self._is_open = False
         self._closed = False
         self._refused: str | None = None
@@ -113,6 +113,8 @@ class _Store:
             raise UsageError(f"{self.target.path} can't be used in this process: {self._refused}")
         if self._is_open:
             return
+        if self._opening._is_owned():  # type: ignore[attr-defined]
+            raise UsageError(f"{self.target.path} was used from inside its own opening (from a signal handler?)")
         with self._opening:
             if not self._is_open:
                 self._open()
@@ -278,7 +280,7 @@ class _Store:
             self._guard.close()
 
     def after_in_child(self, inherited: bool) -> None:
-        self._opening = threading.Lock()
+        self._opening = threading.RLock()
         if inherited or self.target.memory:
             self.writer.abandon()
             self.pool.abandon()

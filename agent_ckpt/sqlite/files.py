@@ -20,12 +20,12 @@ log = logging.getLogger("agent_ckpt")
 OTHERS = 0o007
 SIDE_FILES = ("-wal", "-shm", "-lock")
 
-_creating = threading.Lock()
+_creating = threading.RLock()
 
 
 def _replace_locks() -> None:
     global _creating
-    _creating = threading.Lock()
+    _creating = threading.RLock()
 
 
 fork.on_child(_replace_locks)

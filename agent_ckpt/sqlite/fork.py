@@ -104,9 +104,7 @@ _participants: weakref.WeakSet[Participant] = weakref.WeakSet()
 _open_inodes: dict[Inode, int] = {}
 _refused: dict[Inode, str] = {}
 _pid = os.getpid()
-_clean = True
-
-
+_clean = False
 _in_child_first: list[Callable[[], None]] = []
 
 
@@ -116,7 +114,9 @@ def on_child(replace_locks: Callable[[], None]) -> None:
 
 
 def register(participant: Participant) -> None:
-    _participants.add(participant)
+    # Through the gate, so that nobody is added while a fork closes all.
+    with GATE:
+        _participants.add(participant)
 
 
 def opened(inode: Inode) -> None:
@@ -166,15 +166,16 @@ def abandon(connection: sqlite3.Connection) -> None:
 
 def _before() -> None:
     global _clean
-    _clean = GATE.freeze(FORK_WAIT_S)
-    if _clean:
+    _clean = False
+    if not GATE.freeze(FORK_WAIT_S):
+        return
+    try:
         for participant in list(_participants):
-            try:
-                participant.close_handles()
-            except Exception:
-                # The fork can't be stopped here; the child is told that it has inherited something.
-                log.exception("closing a database before a fork failed")
-                _clean = False
+            participant.close_handles()
+        _clean = True
+    except Exception:
+        # The fork can't be stopped here; the child will be told that it has inherited something.
+        log.exception("closing a database before a fork failed")
 
 
 def _in_parent() -> None:

@@ -89,7 +89,7 @@ class Handle:
 
 
 def _weight(values: Any) -> int:
-    return sum(len(value) for value in values if isinstance(value, (bytes, str)))
+    return sum(len(value) for value in values if isinstance(value, (bytes, str, memoryview, bytearray)))
 
 
 class _Undone(Exception):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import sqlite3
+import threading
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -22,10 +23,22 @@ class Job:
         begun: some leader has taken it, so it is run to its end.
         alone: it must make a group of its own.
         answered: the outcome stands, or nobody wants it any more; the job is never run again.
-        loop, future: where an async caller waits; a sync one looks at `answered`.
+        loop, future: where an async caller waits; None for a sync one.
     """
 
-    __slots__ = ("alone", "answered", "begun", "deadline", "error", "factory", "future", "loop", "result", "submitted")
+    __slots__ = (
+        "_ready",
+        "alone",
+        "answered",
+        "begun",
+        "deadline",
+        "error",
+        "factory",
+        "future",
+        "loop",
+        "result",
+        "submitted",
+    )
 
     def __init__(self, factory: Factory[Any], busy_timeout_s: float) -> None:
         self.factory = factory
@@ -34,12 +47,18 @@ class Job:
         self.begun = self.alone = self.answered = False
         self.result: Any = None
         self.error: BaseException | None = None
+        self._ready = threading.Lock()
+        self._ready.acquire()
         self.loop: asyncio.AbstractEventLoop | None = None
         self.future: asyncio.Future[Any] | None = None
 
     @property
     def waited_s(self) -> float:
         return time.monotonic() - self.submitted
+
+    def wait(self, timeout: float) -> bool:
+        """Wait for the answer on an OS thread; False if it didn't come in `timeout` seconds."""
+        return self._ready.acquire(timeout=timeout)
 
     def outcome(self) -> Any:
         if self.error is not None:
@@ -49,6 +68,11 @@ class Job:
                 # The traceback refers to this frame and so to the error: don't make a cycle of it.
                 self.error = None
         return self.result
+
+    def _wake(self) -> None:
+        # Told twice, when an interrupt came in the middle of the telling.
+        with suppress(RuntimeError):
+            self._ready.release()
 
     def _resolve(self) -> None:
         if self.future is None or self.future.done():
@@ -60,10 +84,12 @@ class Job:
 
 
 def announce(jobs: Iterable[Job]) -> None:
-    """Tell the async callers of answered jobs, each event loop once for all of its jobs. Idempotent."""
+    """Tell the callers of answered jobs, each event loop once for all of its jobs. Idempotent."""
     by_loop: dict[asyncio.AbstractEventLoop, list[Job]] = {}
     for job in jobs:
-        if job.loop is not None:
+        if job.loop is None:
+            job._wake()
+        else:
             by_loop.setdefault(job.loop, []).append(job)
     for loop, settled in by_loop.items():
         # A loop that was closed while the write ran has nobody left to hear of it.

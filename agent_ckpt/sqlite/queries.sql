@@ -66,7 +66,7 @@ UPDATE store SET sequence = sequence + 1 WHERE one = 1 RETURNING sequence;
 UPDATE store SET sequence = sequence + ?1 WHERE one = 1 RETURNING sequence;
 
 -- name: put_begin
-SELECT t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.space, h.id,
+SELECT t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.space, h.id, h.seq,
        e.seq, e.parent, e.run, e.frame, p.seq, p.parent, p.run, p.frame
 FROM threads t
 LEFT JOIN spaces s ON s.thread = t.thread AND s.ns = ?2

@@ -57,7 +57,8 @@ class ReaderPool:
             try:
                 return self._read(place, factory)
             except sqlite3.Error as exc:
-                place.close()
+                if not errors.is_busy(exc):
+                    place.close()
                 raise errors.translate(exc, self._path, "a read", time.monotonic() - began) from exc
             finally:
                 place.taken = False

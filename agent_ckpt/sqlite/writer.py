@@ -2,11 +2,12 @@
 
 Every write queues up. Whoever holds the run lock leads: it gets hold of the database's write lock (polling, with
 nothing of the database held meanwhile), runs what is queued, each program in a savepoint, commits once and tells
-everybody. A sync caller takes the run lock on its own OS thread, and leads if its write has not been done by the
-one before; a daemon worker leads for the async callers.
+everybody. A sync caller that finds the run lock free leads on its own OS thread, which saves two hand-overs; for
+all others a daemon worker leads.
 
-A signal can raise KeyboardInterrupt between any two steps of a sync caller. So locks are held by `with` alone, jobs
-stay in the queue until they are answered, and whoever leads next finds everything that an interrupted one left.
+A signal can raise KeyboardInterrupt between any two steps of a sync caller. So jobs stay in the queue until they
+are answered, whoever leads next finds everything that an interrupted one left, and what must be let go is let go
+twice, in a `finally` of a `finally`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from agent_ckpt.sqlite.guard import PAUSE_MAX_S, Pauses
 from agent_ckpt.sqlite.jobs import Job, announce, as_ours, own_copy
 
 GROUP_JOBS = 64
-_EXIT_WAIT_S = 0.5
+_SLICE_S = 0.5
 
 
 class Writer:
@@ -50,9 +51,10 @@ class Writer:
         self._new_locks()
 
     def _new_locks(self) -> None:
-        # Reentrant only to know its owner: a write from inside another one must be told, not wait for itself.
+        # All reentrant, as a signal handler can write too. The owner of the run lock is looked at, so that it isn't
+        # lost when an interrupt strikes at its taking, and a write from inside another one is told so.
         self._run = threading.RLock()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._queue: deque[Job] = deque()
         self._tokens: SimpleQueue[bool] = SimpleQueue()
         self._worker: threading.Thread | None = None
@@ -94,19 +96,39 @@ class Writer:
             raise UsageError(f"a write to {self._path} was called from inside another one (from a signal handler?)")
         if sys.is_finalizing():
             # A worker that held the run lock has been frozen with it.
-            if not self._run.acquire(timeout=_EXIT_WAIT_S):
+            if not self._run.acquire(timeout=_SLICE_S):
                 raise UnavailableError(f"the interpreter is shutting down; a write to {self._path} was not made")
             self._run.release()
 
     def _serve(self, job: Job) -> None:
-        """Take turns with the other callers until somebody, maybe this one, has done the job."""
+        """Lead the group of this job, or wait for who leads."""
         try:
-            while not job.answered:
-                with self._run:
-                    self._lead(job)
+            while not self._lead_if_free(job):
+                # The worker comes after who leads now, and also if that one is interrupted.
+                left = job.deadline - time.monotonic() if self._wake() else 0.0
+                if job.wait(max(PAUSE_MAX_S, min(left, _SLICE_S))):
+                    return
+                if time.monotonic() > job.deadline and self._withdraw(job):
+                    raise errors.busy(self._path, job.waited_s)
         except BaseException:
             self._withdraw(job)
             raise
+
+    def _lead_if_free(self, job: Job) -> bool:
+        """Lead a group, if nobody else leads; whether the job is answered."""
+        try:
+            if self._run.acquire(blocking=False):
+                self._lead(job)
+        finally:
+            try:
+                self._let_go()
+            finally:
+                self._let_go()
+        return job.answered
+
+    def _let_go(self) -> None:
+        if self._run._is_owned():  # type: ignore[attr-defined]
+            self._run.release()
 
     # The queue
 
@@ -121,11 +143,13 @@ class Writer:
             self._queue.append(job)
             return True
 
-    def _withdraw(self, job: Job) -> None:
-        """Drop a job that has not begun; one that has runs to its end."""
+    def _withdraw(self, job: Job) -> bool:
+        """Drop a job that has not begun; False if it has, and then it runs to its end."""
         with self._lock:
-            if not job.begun:
-                job.answered = True
+            if job.begun:
+                return False
+            job.answered = True
+            return True
 
     def _queue_is_full(self, job: Job) -> CkptError:
         return errors.busy(self._path, job.waited_s, f"{self._places} writes were waiting for the writer already")
@@ -273,8 +297,7 @@ class Writer:
                     with GATE.for_closing():
                         self.close_handle()
             finally:
-                if self._run._is_owned():  # type: ignore[attr-defined]
-                    self._run.release()
+                self._let_go()
         self._tokens.put(False)
 
     def close_handle(self) -> None:

@@ -1,0 +1,301 @@
+"""LangChain messages: the fast path gives back what the generic serializer would, or leaves the message to it."""
+
+from __future__ import annotations
+
+import copy
+import enum
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core import messages as lc
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from agent_ckpt import AgentSaver
+from agent_ckpt.codec import frame, messages
+from agent_ckpt.codec.pack import pack, unpack
+from agent_ckpt.codec.values import ValueCodec
+from tests.conftest import Api
+from tests.threads import Thread, plain, query, values_at
+
+SERDE = JsonPlusSerializer(allowed_msgpack_modules=[("tests.test_messages", "Mood")])
+BLOCKS: list[Any] = [
+    {"type": "text", "text": "look: naïve 🙂"},
+    {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}},
+    {"type": "reasoning", "reasoning": "because", "extras": {"signature": "s"}},
+    {"type": "tool_use", "id": "c", "name": "f", "input": {"a": [1, 2.5, None, True]}},
+    "a bare text among blocks",
+]
+CALL: Any = {"name": "search", "args": {"q": "x", "n": 3, "deep": [{"a": None}]}, "id": "call-1", "type": "tool_call"}
+BAD_CALL: Any = {"name": "f", "args": "{not json", "id": "c", "error": "parse", "type": "invalid_tool_call"}
+USAGE: Any = {
+    "input_tokens": 5, "output_tokens": 7, "total_tokens": 12,
+    "input_token_details": {"cache_read": 2}, "output_token_details": {"reasoning": 3},
+}  # fmt: skip
+CHUNK: Any = {"name": "f", "args": '{"a":', "id": "c", "index": 0, "type": "tool_call_chunk"}
+FULL: dict[str, Any] = {
+    "name": "someone",
+    "id": "run-1",
+    "additional_kwargs": {"refusal": None, "nested": {"a": [1, 2, {"b": -0.0}]}, "big": 2**63},
+    "response_metadata": {"model": "m", "logprobs": [0.5, -1e300], "bytes": b"\x00\xff"},
+}
+
+
+class Mood(enum.Enum):
+    GOOD = "good"
+
+
+def corpus() -> dict[str, lc.BaseMessage]:
+    """At least one bare and one full message of every class."""
+    made: dict[str, lc.BaseMessage] = {}
+    for cls in (lc.HumanMessage, lc.SystemMessage, lc.HumanMessageChunk, lc.SystemMessageChunk):
+        made[f"{cls.__name__} bare"] = cls("hi")
+        made[f"{cls.__name__} full"] = cls(BLOCKS, **FULL)
+    for cls in (lc.AIMessage, lc.AIMessageChunk):
+        made[f"{cls.__name__} bare"] = cls("")
+        made[f"{cls.__name__} full"] = cls(
+            BLOCKS, **FULL, tool_calls=[CALL, {**CALL, "id": None}], invalid_tool_calls=[BAD_CALL], usage_metadata=USAGE
+        )
+    made["AIMessage from blocks"] = lc.AIMessage(content_blocks=[{"type": "text", "text": "hi"}, CALL])
+    made["AIMessageChunk of a call"] = lc.AIMessageChunk("", tool_call_chunks=[CHUNK], chunk_position="last")
+    made["AIMessageChunk added"] = lc.AIMessageChunk("a", id="1") + lc.AIMessageChunk("b", usage_metadata=USAGE)
+    for cls in (lc.ToolMessage, lc.ToolMessageChunk):
+        made[f"{cls.__name__} bare"] = cls("ok", tool_call_id="c")
+        made[f"{cls.__name__} full"] = cls(
+            BLOCKS[:2], **FULL, tool_call_id="c", status="error", artifact={"rows": [[1, 2], ["a", None]], "raw": b"\x00"}
+        )
+    for cls in (lc.FunctionMessage, lc.FunctionMessageChunk):
+        made[f"{cls.__name__}"] = cls(content="x", **FULL)
+    for cls in (lc.ChatMessage, lc.ChatMessageChunk):
+        made[f"{cls.__name__}"] = cls(content="x", role="critic", **FULL)
+    made["RemoveMessage"] = lc.RemoveMessage(id="gone")
+    made["long"] = lc.HumanMessage("word naïve 🙂 " * 20_000, id="long")
+    made["empty blocks"] = lc.HumanMessage([])
+    made["with extras"] = lc.HumanMessage("hi", favourite=[1, {"a": 2}], id="e")
+    made["with a nul"] = lc.HumanMessage("a\x00b")
+    made["set later"] = lc.AIMessage("hi")
+    made["set later"].id = "later"
+    made["set later"].name = None
+    made["extra set later"] = lc.HumanMessage("hi")
+    made["extra set later"].note = "n"  # type: ignore[attr-defined]
+    made["copied with update"] = lc.AIMessage("hi", id="1").model_copy(update={"content": "ho", "name": "n"})
+    made["constructed"] = lc.HumanMessage.model_construct(content="c", type="human")
+    return made
+
+
+CORPUS = corpus()
+
+
+def test_the_corpus_holds_every_class() -> None:
+    """Each class that has a number is in the corpus, and the numbers are those of the first release."""
+    assert {type(message) for message in CORPUS.values()} == set(messages.CLASSES)
+    names = [cls.__name__ for cls in messages.CLASSES]
+    assert names == [
+        "HumanMessage", "AIMessage", "ToolMessage", "SystemMessage", "FunctionMessage", "ChatMessage", "RemoveMessage",
+        "HumanMessageChunk", "AIMessageChunk", "ToolMessageChunk", "SystemMessageChunk", "FunctionMessageChunk",
+        "ChatMessageChunk",
+    ]  # fmt: skip
+
+
+def same(one: Any, other: Any) -> None:
+    """Equal in every way that pydantic knows, and in the types of what the fields hold."""
+    assert type(one) is type(other)
+    assert one == other
+    assert one.__dict__ == other.__dict__
+    assert list(one.__dict__) == list(other.__dict__)
+    assert repr(one.__dict__) == repr(other.__dict__)
+    assert one.model_fields_set == other.model_fields_set
+    assert one.__pydantic_extra__ == other.__pydantic_extra__
+    assert one.__pydantic_private__ == other.__pydantic_private__
+    assert one.model_dump() == other.model_dump()
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_a_message_comes_back_equal_by_the_fast_path(name: str) -> None:
+    """Type, value, fields in their order, set fields and extras are those of the message; and it can be used."""
+    message = CORPUS[name]
+    codec = ValueCodec(JsonPlusSerializer())
+    body = codec.encode(message)
+    assert body[0] == frame.MESSAGE, "it left the fast path"
+    found = codec.decode(body)
+    same(found, message)
+    assert codec.encode(found) == body, "storing it again would store it anew"
+    assert codec.encode_many([message]) == [body]
+    copied = found.model_copy(update={"id": "other"})
+    assert (copied.id, found.id) == ("other", message.id)
+    assert found.text == message.text
+    assert copy.deepcopy(found) == message
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_the_fast_path_equals_the_generic_serializer(name: str) -> None:
+    """What the generic serializer keeps of a message is equal to what the fast path gives back."""
+    message = CORPUS[name]
+    codec = ValueCodec(JsonPlusSerializer())
+    generic = SERDE.loads_typed(SERDE.dumps_typed(message))
+    if name == "AIMessageChunk full":
+        # The generic serializer runs the constructor again, which makes tool calls of other chunks' fields.
+        assert generic != message
+        assert codec.decode(codec.encode(message)) == message
+    else:
+        assert codec.decode(codec.encode(message)) == generic == message
+
+
+def test_many_messages_in_one_call() -> None:
+    """A list of all of them at once gives what each gives alone, in order."""
+    codec = ValueCodec(JsonPlusSerializer())
+    bodies = codec.encode_many(list(CORPUS.values()))
+    for message, found in zip(CORPUS.values(), codec.decode_many(bodies), strict=True):
+        same(found, message)
+
+
+NOT_PLAIN: dict[str, Callable[[], Any]] = {
+    "tuple": lambda: (1, 2),
+    "datetime": lambda: datetime(2026, 1, 2, tzinfo=UTC),
+    "enum": lambda: Mood.GOOD,
+    "set": lambda: {1, 2},
+    "int keys": lambda: {1: "a"},
+    "message": lambda: lc.HumanMessage("inner", id="i"),
+    "nested tuple": lambda: [{"a": (1,)}],
+}
+
+
+@pytest.mark.parametrize("kind", NOT_PLAIN)
+@pytest.mark.parametrize("place", ["additional_kwargs", "response_metadata", "artifact", "extra"])
+def test_a_message_that_holds_more_than_plain_data_is_left_to_the_generic_serializer(kind: str, place: str) -> None:
+    """A tuple, datetime, enum, set or object anywhere inside: the generic serializer's own result, not a plainer one."""
+    inside = NOT_PLAIN[kind]()
+    message: lc.BaseMessage
+    if place == "artifact":
+        message = lc.ToolMessage("x", tool_call_id="c", artifact=inside)
+    elif place == "extra":
+        message = lc.HumanMessage("x", extra_field=inside)
+    else:
+        message = lc.AIMessage("x", **{place: {"k": inside}})
+    codec = ValueCodec(SERDE)
+    if type(SERDE) is JsonPlusSerializer:
+        assert codec.splits
+    body = codec.encode(message)
+    assert body[0] == frame.SERDE
+    found = codec.decode(body)
+    expected = SERDE.loads_typed(SERDE.dumps_typed(message))
+    assert type(found) is type(expected)
+    assert found == expected
+    assert repr(found.__dict__) == repr(expected.__dict__)
+
+
+def test_subclasses_are_left_to_the_generic_serializer() -> None:
+    """A subclass of a message class is not taken for its base."""
+
+    class Mine(lc.HumanMessage):
+        mark: int = 1
+
+    assert type(Mine("x")) not in messages.NUMBERS
+    codec = ValueCodec(JsonPlusSerializer())
+    assert codec.encode(Mine("x"))[0] == frame.SERDE
+
+
+def test_what_only_looks_equal_is_told_apart() -> None:
+    """True and 1, 0.0 and -0.0, an unset and a set None: each message has bytes of its own."""
+    made = [
+        lc.AIMessage("x", additional_kwargs={"a": value}) for value in (1, 1.0, True, 0.0, -0.0, None, "1")
+    ] + [lc.AIMessage("x"), lc.AIMessage("x", name=None), lc.AIMessage("x", id=None), lc.HumanMessage("x")]  # fmt: skip
+    codec = ValueCodec(JsonPlusSerializer())
+    bodies = codec.encode_many(made)
+    assert len(set(bodies)) == len(made)
+    for message, found in zip(made, codec.decode_many(bodies), strict=True):
+        same(found, message)
+
+
+# Other releases of langchain-core
+
+
+def test_fields_that_a_newer_class_has_get_their_defaults() -> None:
+    """A message packed when its class had fewer fields gets the defaults of the new ones, each its own object."""
+    whole = lc.AIMessage("hi", id="1", name="n")
+    packed = messages.encode(whole, messages.NUMBERS[lc.AIMessage])
+    assert packed is not None
+    number, fields, *rest = unpack(packed)
+    for name in ("invalid_tool_calls", "usage_metadata", "response_metadata"):
+        del fields[name]
+    older = pack([number, fields, *rest])
+    one, other = messages.decode([older, older])
+    assert one == whole
+    assert one.invalid_tool_calls == []
+    assert one.invalid_tool_calls is not other.invalid_tool_calls
+    assert one.model_fields_set == whole.model_fields_set
+
+
+def test_a_class_of_a_later_release_is_an_error() -> None:
+    """A class number that this release doesn't know is refused, not taken for another class."""
+    packed = messages.encode(lc.HumanMessage("hi"), 0)
+    assert packed is not None
+    _, *rest = unpack(packed)
+    for number in (len(messages.CLASSES), 200):
+        with pytest.raises(Exception, match=r".") as caught:
+            ValueCodec(JsonPlusSerializer()).decode(bytes((frame.MESSAGE,)) + pack([number, *rest]))
+        assert type(caught.value).__name__ == "DecodeError"
+
+
+# Through a store
+
+
+def test_all_of_them_through_a_store(open_saver: Callable[..., AgentSaver], path: Path, form: str) -> None:
+    """Every message of the corpus, as a channel and as a task's write, after a reopening; each is stored once."""
+    saver = open_saver()
+    thread = Thread(Api(saver, form))
+    everything = list(CORPUS.values())
+    thread.put(start=1)
+    thread.writes(("messages", everything))
+    blobs = query(path, "SELECT count(*) FROM blobs")[0][0]
+    thread.put(messages=everything)
+    assert query(path, "SELECT count(*) FROM blobs")[0][0] - blobs <= 2, "messages of a write were stored again"
+    saver.close()
+    api = Api(open_saver(), form)
+    for message, found in zip(everything, values_at(api, thread.config)["messages"], strict=True):
+        same(found, message)
+    written = api.get_tuple(plain(thread.configs[0])).pending_writes[0][2]
+    for message, found in zip(everything, written, strict=True):
+        same(found, message)
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(allow_nan=False), TEXT),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXT, inner, max_size=3)),
+    max_leaves=8,
+)
+OPTIONAL = {
+    "id": st.none() | TEXT,
+    "name": st.none() | TEXT,
+    "additional_kwargs": st.dictionaries(TEXT, JSON, max_size=3),
+    "response_metadata": st.dictionaries(TEXT, JSON, max_size=3),
+}
+ANY_MESSAGE = st.one_of(
+    st.builds(
+        lambda cls, content, fields: cls(content=content, **fields),
+        st.sampled_from([lc.HumanMessage, lc.AIMessage, lc.SystemMessage, lc.AIMessageChunk]),
+        st.one_of(TEXT, st.lists(st.one_of(TEXT, st.fixed_dictionaries({"type": st.just("text"), "text": TEXT})), max_size=3)),
+        st.fixed_dictionaries({}, optional=OPTIONAL),
+    ),
+    st.builds(
+        lambda content, call, artifact, fields: lc.ToolMessage(content=content, tool_call_id=call, artifact=artifact, **fields),
+        TEXT, TEXT, JSON, st.fixed_dictionaries({}, optional=OPTIONAL),
+    ),
+)  # fmt: skip
+
+
+@given(st.lists(ANY_MESSAGE, max_size=4))
+@settings(deadline=None, derandomize=True, max_examples=150)
+def test_generated_messages_come_back_equal(made: list[Any]) -> None:
+    """Messages of generated fields come back equal in every way, alone and together."""
+    codec = ValueCodec(JsonPlusSerializer())
+    for message, found in zip(made, codec.decode_many(codec.encode_many(made)) if made else [], strict=True):
+        same(found, message)
+        generic = SERDE.loads_typed(SERDE.dumps_typed(message))
+        if generic == message:
+            assert found == generic
