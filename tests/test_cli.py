@@ -82,6 +82,7 @@ def run_json(*args: str) -> Any:
 
 
 def test_threads_prints_a_table(db: Path) -> None:
+    """The table has a row for each thread, with the counts and the time that the saver itself tells."""
     done = run("threads", str(db))
     assert (done.returncode, done.stderr) == (0, "")
     heading, _, *rows = done.stdout.splitlines()
@@ -98,6 +99,7 @@ def test_threads_prints_a_table(db: Path) -> None:
 
 
 def test_threads_as_json_and_limited(db: Path) -> None:
+    """`--json` gives an object for each thread with five keys; `--limit` bounds the list."""
     found = run_json("threads", str(db))
     assert {"sum", "asks", "delta"} < {info["thread_id"] for info in found}
     assert all(set(info) == {"thread_id", "checkpoints", "namespaces", "revision", "updated"} for info in found)
@@ -105,6 +107,7 @@ def test_threads_as_json_and_limited(db: Path) -> None:
 
 
 def test_threads_of_an_empty_file(tmp_path: Path) -> None:
+    """A store without threads is told in words, with exit code 0."""
     with AgentSaver(tmp_path / "empty.db") as saver:
         saver.setup()
     done = call("threads", str(tmp_path / "empty.db"))
@@ -112,6 +115,7 @@ def test_threads_of_an_empty_file(tmp_path: Path) -> None:
 
 
 def test_show_tells_messages_and_history(db: Path) -> None:
+    """A thread's messages, tool calls, next nodes and history are shown as they are stored."""
     done = call("show", str(db), "sum")
     assert (done.returncode, done.stderr) == (0, "")
     for text in ("1 + 2?", 'add {"a": 1, "b": 2}', "It is 3.", "next   none known", "history, newest first"):
@@ -132,6 +136,7 @@ def test_show_tells_messages_and_history(db: Path) -> None:
 
 
 def test_show_tells_an_open_interrupt_and_cuts_long_values(db: Path) -> None:
+    """An open interrupt is shown as a pending write; the table cuts a long value, JSON has it whole."""
     report = run_json("show", str(db), "asks")
     assert report["next"] == ["approve"]
     (write,) = report["pending_writes"]
@@ -143,6 +148,7 @@ def test_show_tells_an_open_interrupt_and_cuts_long_values(db: Path) -> None:
 
 
 def test_show_tells_a_subgraph_by_its_namespace(db: Path) -> None:
+    """A wrong namespace is refused with the ones there are, and the right one shows the subgraph."""
     refused = call("show", str(db), "nested", "--ns", "?")
     assert refused.returncode == 2
     namespace = next(part for part in refused.stderr.split("'") if part.startswith("inner:"))
@@ -152,6 +158,7 @@ def test_show_tells_a_subgraph_by_its_namespace(db: Path) -> None:
 
 
 def test_show_tells_delta_channels(db: Path) -> None:
+    """Messages and values of DeltaChannels are shown, rebuilt from snapshot and writes."""
     report = run_json("show", str(db), "delta")
     assert [m["content"] for m in report["messages"]] == ["hi", "answer to hi"]
     assert "2 messages" in json.dumps(report["values"]["files"])
@@ -159,6 +166,7 @@ def test_show_tells_delta_channels(db: Path) -> None:
 
 
 def test_stored_text_cannot_drive_the_terminal(db: Path) -> None:
+    """No control or bidi character and no markup of stored text reaches the output, whoever wrote it."""
     (evil,) = [info["thread_id"] for info in run_json("threads", str(db)) if info["thread_id"].startswith("evil")]
     assert evil == f"evil{HOSTILE.replace(chr(0), '')}", "JSON keeps the id as it is, escaped"
     assert run_json("show", str(db), evil)["values"]["log"][0] == HOSTILE
@@ -176,6 +184,7 @@ def test_stored_text_cannot_drive_the_terminal(db: Path) -> None:
 
 @given(st.text())
 def test_safe_text_is_printable_and_says_its_length(text: str) -> None:
+    """Any text becomes printable on one line, and a cut one says how long it is."""
     shown = render.safe(text, 20)
     assert all(c.isprintable() or c in "\u200c\u200d" or unicodedata.category(c) == "Zs" for c in shown)
     assert (f"({len(text):,} characters)" in shown) == (len(text) > 20)
@@ -188,6 +197,7 @@ class Opaque:
 
 
 def test_values_without_a_json_form_are_told_by_type() -> None:
+    """Values that JSON can't hold, nested too deep or with a broken repr are told, and never raise."""
     deep: list[Any] = []
     for _ in range(3000):
         deep = [deep]
@@ -198,6 +208,7 @@ def test_values_without_a_json_form_are_told_by_type() -> None:
 
 
 def test_a_missing_file_is_named_with_similar_ones_and_not_created(db: Path) -> None:
+    """A mistyped path ends with code 2, one line, and the similar name; no file is made."""
     for done in (run("threads", "agnt.db", cwd=db.parent), call("show", str(db.parent / "agnt.db"), "sum")):
         assert done.returncode == 2
         assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
@@ -206,6 +217,7 @@ def test_a_missing_file_is_named_with_similar_ones_and_not_created(db: Path) -> 
 
 
 def test_a_file_that_is_not_ours_is_left_untouched(tmp_path: Path) -> None:
+    """Garbage ends with code 6 and one line, and keeps every byte."""
     garbage = tmp_path / "garbage.db"
     garbage.write_bytes(b"this is no database " * 500)
     before = garbage.read_bytes()
@@ -218,6 +230,7 @@ def test_a_file_that_is_not_ours_is_left_untouched(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("position", [0, 2])
 def test_a_damaged_checkpoint_does_not_stop_the_listing(tmp_path: Path, position: int) -> None:
+    """The damaged checkpoint is named, the others are shown, and the exit code is 5."""
     path = tmp_path / "damaged.db"
     with AgentSaver(path) as saver:
         graph = agents.react_graph(saver, agents.ScriptedModel(script=["one", "two"]))
@@ -239,6 +252,7 @@ def test_a_damaged_checkpoint_does_not_stop_the_listing(tmp_path: Path, position
 
 
 def test_an_unknown_thread_or_namespace_is_a_usage_error(db: Path) -> None:
+    """What isn't there, or can't be right, ends with code 2 and no traceback."""
     for args in (["nobody"], ["sum", "--ns", "nowhere"], ["sum", "--limit", "0"]):
         done = call("show", str(db), *args)
         assert done.returncode == 2, done.stdout
@@ -262,6 +276,7 @@ with AgentSaver(sys.argv[1]) as saver:
 
 
 def test_beside_a_live_writer(tmp_path: Path) -> None:
+    """Both commands read the newest commits while another process keeps the file open and writes."""
     path = tmp_path / "live.db"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
     writer = subprocess.Popen(
@@ -293,6 +308,7 @@ def test_beside_a_live_writer(tmp_path: Path) -> None:
 
 
 def test_help_does_not_import_langgraph() -> None:
+    """The command line starts without LangGraph, and without arguments shows its help."""
     code = "import sys, agent_ckpt.cli.app; print(sorted(m for m in sys.modules if m.split('.')[0].startswith('lang')))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
@@ -302,6 +318,7 @@ def test_help_does_not_import_langgraph() -> None:
 
 
 def test_next_nodes_equals_what_the_graph_says(tmp_path: Path) -> None:
+    """The next nodes are told without the graph as `get_state` tells them with it."""
     def joined(saver: Any) -> Any:
         builder = StateGraph(agents.LogState)
         for name in ("left", "right", "end"):

@@ -78,6 +78,7 @@ def texts(history: httpx.Response, kind: str) -> list[str]:
 
 
 def test_a_conversation_goes_on_across_processes(servers: list[str]) -> None:
+    """Two server processes answer one conversation in turn, and both show all of it."""
     for number in range(1, 7):
         sent = httpx.post(f"{servers[number % 2]}/threads/walk/messages", json={"text": f"hello {number}"}, timeout=60)
         assert sent.status_code == 200, sent.text
@@ -87,12 +88,14 @@ def test_a_conversation_goes_on_across_processes(servers: list[str]) -> None:
 
 
 def test_an_unknown_thread_is_404(servers: list[str]) -> None:
+    """A thread that isn't stored is 404, and an empty message 422 that makes no thread."""
     assert httpx.get(servers[0] + "/threads/nobody").status_code == 404
     assert httpx.post(servers[0] + "/threads/nobody/messages", json={"text": ""}).status_code == 422
     assert httpx.get(servers[1] + "/threads/nobody").status_code == 404
 
 
 def test_racing_requests_win_or_get_409_and_nothing_is_lost(servers: list[str]) -> None:
+    """Of requests that race, each is answered and stored once, or gets 409 with the error's fields."""
     async def race() -> list[tuple[str, httpx.Response]]:
         found: list[tuple[str, httpx.Response]] = []
         async with httpx.AsyncClient(timeout=60) as client:
@@ -129,6 +132,7 @@ def test_racing_requests_win_or_get_409_and_nothing_is_lost(servers: list[str]) 
 
 
 def test_an_unavailable_store_is_503(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that is busy is told as 503 with Retry-After."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     service = importlib.import_module("fastapi_app")
 

@@ -28,6 +28,7 @@ def run_example(name: str, cwd: Path, *args: str) -> subprocess.CompletedProcess
 
 
 def test_survive_restart(tmp_path: Path) -> None:
+    """The kill, the resume without a second run of the finished tool, and the race come out as the example says."""
     started = time.monotonic()
     done = run_example("survive_restart.py", tmp_path)
     took = time.monotonic() - started
@@ -51,5 +52,6 @@ def test_survive_restart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
 def test_every_example_is_covered(name: str) -> None:
+    """Each example is named by a test."""
     tested = "".join(path.read_text() for path in Path(__file__).parent.glob("test_example*.py"))
     assert name.removesuffix(".py") in tested

@@ -189,7 +189,9 @@ def code_lines(path: Path) -> list[tuple[int, str]]:
     tree = tree_of(path)
     left_out: set[int] = set()
     for node in ast.walk(tree):
-        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        is_text = (
+            isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        )
         if is_text or isinstance(node, ast.Import | ast.ImportFrom):
             left_out.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     lines = enumerate(path.read_text("utf-8").splitlines(), 1)

@@ -14,7 +14,9 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.tools import tool
 from langgraph.types import Command, interrupt
 
+from agent_ckpt import AgentSaver
 from tests.agents import Saver, ScriptedModel, add, call_tool
+from tests.conftest import Api, assert_sound
 from tests.looking import thread
 from tests.worlds import World, both
 
@@ -123,7 +125,9 @@ def test_human_in_the_loop_middleware(same: Same) -> None:
         world.note_history(build(world.saver), CONFIG)
 
     texts = [m[1]["content"] for m in same(script)[-2]["values"]["messages"] if m[0] == "ToolMessage"]
-    assert texts == ["sent to a@b: hello", "sent to c@d: edited", "no"]
+    assert texts[0] == "sent to a@b: hello"
+    assert texts[1].endswith("sent to c@d: edited")
+    assert texts[2].endswith("no")
 
 
 TODOS = [{"content": "look", "status": "in_progress"}, {"content": "write", "status": "pending"}]
@@ -141,6 +145,7 @@ def deep_agent(saver: Saver | None) -> Any:
             "finished",
         ],
         [call_tool("read_file", "c6", file_path="/notes.txt"), "read it"],
+        [call_tool("write_file", "c7", file_path="/more.txt", content="more"), "wrote more"],
     )
     adder = {
         "name": "adder",
@@ -179,14 +184,11 @@ def test_deep_agent(path: Path, form: str) -> None:
     final = both(path, form, script)[-2]["values"]
     assert final["files"]["/notes.txt"]["content"] == "edited"
     assert without_times(final["todos"]) == TODOS
-    assert len(final["messages"]) == 16 + 1
+    assert len(final["messages"]) == 12 + 4 + 4
 
 
 def test_deep_agent_pruned(path: Path, form: str) -> None:
     """B51 on a deep agent: pruned between its turns and copied at the end, it holds what an unpruned one holds."""
-    from agent_ckpt import AgentSaver
-    from tests.conftest import Api, assert_sound
-
     saver = AgentSaver(path)
     api = Api(saver, form)
     for name in ("pruned", "twin"):

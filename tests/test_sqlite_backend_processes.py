@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import functools
 import multiprocessing
 import os
@@ -265,22 +266,25 @@ def test_fork_in_the_middle_of_a_call_is_refused_in_the_child(
 
 
 @needs_fork
-def test_fork_past_pythons_hooks(backend: SqliteBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fork by an extension that runs no hooks is seen by the process id, and refused rather than unsafe."""
+@pytest.mark.parametrize("tells_python", [True, False])
+def test_fork_by_an_extension(backend: SqliteBackend, tells_python: bool) -> None:
+    """A fork by an extension, which runs no hook before it and maybe none after it, is refused rather than unsafe;
+    also after an earlier fork that went well."""
     backend.run(add("a"), write=True)
-    import ctypes
-
-    libc = ctypes.CDLL(None)
-    pid = libc.fork()
+    _in_child(functools.partial(backend.run, count))
+    backend.run(count)
+    pid = ctypes.PyDLL(None).fork()
     if pid == 0:
         status = 1
         try:
+            if tells_python:
+                ctypes.pythonapi.PyOS_AfterFork_Child()
             with pytest.raises(UsageError, match="forked"):
                 backend.run(add("b"), write=True)
             status = 0
         finally:
             os._exit(status)
-    assert os.waitpid(pid, 0)[1] == 0
+    _wait_for(pid, 10.0)
     backend.run(add("c"), write=True)
     assert backend.run(names) == ["a", "c"]
 

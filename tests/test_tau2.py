@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ TASKS_AT_ONCE = 40
 """Conversations of one domain in one thread: a long one, as a support desk has."""
 
 
-@lru_cache(maxsize=None)
+@cache
 def data(domain: str, name: str) -> Any:
     """A JSON file of a domain, from the installed package."""
     try:

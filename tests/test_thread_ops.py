@@ -218,3 +218,31 @@ def test_grouped_snapshots(api: Api) -> None:
     api.put(thread("t", checkpoint_ns="", checkpoint_id=checkpoint["id"]), following, METADATA, dict.fromkeys(asked, 2))
     found = api.get_delta_channel_history(config=thread("t"), channels=asked)
     assert {name: entry["seed"] for name, entry in found.items()} == checkpoint["channel_values"]
+
+
+def test_late_writes_reach_no_child(api: Api) -> None:
+    """B37 b: writes put on a checkpoint that has a child already are kept there and change no history of the child,
+    nor does a prune or a copy make them count."""
+    first, second = empty_checkpoint(), empty_checkpoint()
+    metadata = {**METADATA, "counters_since_delta_snapshot": {"x": (1, 1)}}
+    first["channel_versions"], second["channel_versions"] = {"x": 1}, {"x": 2}
+    one = api.put(thread("t", checkpoint_ns=""), first, metadata, {"x": 1})
+    api.put_writes(one, [("x", "in time")], "task a")
+    two = api.put(one, second, metadata, {"x": 2})
+    api.put_writes(one, [("x", "late")], "task b")
+
+    def trail(thread_id: str) -> list[Any]:
+        return api.get_delta_channel_history(config=thread(thread_id), channels=["x", "y"])["x"]["writes"]
+
+    assert trail("t") == [("task a", "x", "in time")]
+    assert [write[2] for write in api.get_tuple(one).pending_writes] == ["in time", "late"]
+    api.copy_thread("t", "copy")
+    assert trail("copy") == trail("t")
+    api.put_writes(two, [("x", "pending")], "task c")
+    for name in ("t", "copy"):
+        api.prune([name])
+        assert trail(name) == [("task a", "x", "in time")]
+    api.copy_thread("t", "pruned copy")
+    third = {**empty_checkpoint(), "channel_versions": {"x": 3}}
+    api.put(thread("pruned copy", checkpoint_ns="", checkpoint_id=second["id"]), third, metadata, {"x": 3})
+    assert trail("pruned copy") == [("task a", "x", "in time"), ("task c", "x", "pending")]

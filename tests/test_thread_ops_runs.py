@@ -108,15 +108,17 @@ def test_a_run_is_known_wherever_its_id_stands(api: Api, where: str) -> None:
 
 
 def test_prune_raises_no_revision(api: Api) -> None:
-    """A session that restored the thread before a prune can still write it."""
+    """A session that restored the thread before a prune can still write it; channels given without a value keep
+    the parent's."""
     KINDS["plain"].drive(api, "thread")
     revision = next(info.revision for info in api.saver.threads())
     restored = api.get_tuple({**thread("thread"), "recursion_limit": 9})
     api.prune(["thread"])
     assert next(info.revision for info in api.saver.threads()) == revision
-    following = {**restored.checkpoint, "id": empty_checkpoint()["id"]}
+    following = {**restored.checkpoint, "id": empty_checkpoint()["id"], "channel_values": {}}
     stored = api.put(restored.config, following, {"source": "update", "step": 99, "parents": {}}, {})
     got = api.get_tuple(stored)
+    assert set(got.checkpoint["channel_values"]) == {"log", "constant", "count"}
     assert got.checkpoint["channel_values"] == restored.checkpoint["channel_values"]
 
 

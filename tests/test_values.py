@@ -341,7 +341,7 @@ def test_arrays_come_back_and_small_moves_cost_little(
         kept.append(value.copy(order="K"))
         sizes.append(row_bytes(path) - before)
         bits = value.view(value.dtype.str.replace("f", "u"))
-        moved = (bits ^ random_of.integers(0, 2, size=bits.shape)).astype(bits.dtype)
+        moved = (bits ^ random_of.integers(0, 2, size=bits.shape, dtype="u2")).astype(bits.dtype)
         value = np.asarray(moved.view(value.dtype), order=order)
     for api in (Api(saver, form), Api(open_saver(), form)):
         for config, array in zip(thread.configs, kept, strict=True):

@@ -37,7 +37,11 @@ NUMBERS: dict[type, int] = {cls: number for number, cls in enumerate(CLASSES)}
 
 _FIELDS: tuple[int, ...] = tuple(len(cls.model_fields) for cls in CLASSES)
 _ALLOWS_EXTRA: tuple[bool, ...] = tuple(cls.model_config.get("extra") == "allow" for cls in CLASSES)
+_new = object.__new__
 _set = object.__setattr__
+_set_assigned = BaseModel.__pydantic_fields_set__.__set__  # type: ignore[attr-defined]
+_set_extra = BaseModel.__pydantic_extra__.__set__  # type: ignore[union-attr]
+_set_private = BaseModel.__pydantic_private__.__set__  # type: ignore[union-attr]
 
 
 def encode(message: Any, number: int) -> bytes | None:
@@ -68,13 +72,13 @@ def decode(parts: list[bytes]) -> list[Any]:
 
 def _build(number: int, fields: dict[str, Any], assigned: Iterable[str], extra: dict[str, Any] | None = None) -> Any:
     cls = CLASSES[number]
-    message = cls.__new__(cls)
+    message = _new(cls)
     if len(fields) != _FIELDS[number]:
         _fill(cls, fields)
     _set(message, "__dict__", fields)
-    _set(message, "__pydantic_fields_set__", set(assigned))
-    _set(message, "__pydantic_extra__", extra if extra is not None else {} if _ALLOWS_EXTRA[number] else None)
-    _set(message, "__pydantic_private__", None)
+    _set_assigned(message, set(assigned))
+    _set_extra(message, extra if extra is not None else {} if _ALLOWS_EXTRA[number] else None)
+    _set_private(message, None)
     return message
 
 
@@ -84,7 +88,7 @@ class Template:
     Every container is copied for each; what is shared is immutable.
     """
 
-    __slots__ = ("_assigned", "_containers", "_extra", "_fields", "_number")
+    __slots__ = ("_assigned", "_dicts", "_extra", "_fields", "_lists", "_nested", "_number")
 
     def __init__(
         self, number: int, fields: dict[str, Any], assigned: list[str], extra: dict[str, Any] | None = None
@@ -93,12 +97,18 @@ class Template:
         self._fields = fields
         self._assigned = frozenset(assigned)
         self._extra = extra
-        self._containers = tuple(key for key, value in fields.items() if type(value) in (dict, list))
+        self._dicts = tuple(key for key, value in fields.items() if type(value) is dict and not value)
+        self._lists = tuple(key for key, value in fields.items() if type(value) is list and not value)
+        self._nested = tuple(key for key, value in fields.items() if type(value) in (dict, list) and value)
 
     def make(self) -> Any:
         """A fresh message."""
         fields = self._fields.copy()
-        for key in self._containers:
+        for key in self._dicts:
+            fields[key] = {}
+        for key in self._lists:
+            fields[key] = []
+        for key in self._nested:
             fields[key] = _copied(fields[key])
         return _build(self._number, fields, self._assigned, None if self._extra is None else _copied(self._extra))
 
@@ -116,6 +126,69 @@ def _copied(value: Any) -> Any:
     if type(value) is dict:
         return {key: _copied(item) if type(item) in (dict, list) else item for key, item in value.items()}
     return [_copied(item) if type(item) in (dict, list) else item for item in value]
+
+
+class Run:
+    """A run of messages as they were packed last: tells whether they are the same, in one call of msgpack.
+
+    It is exact: the packed fields are compared byte for byte, and types, set fields, extras and
+    private attributes besides.
+    """
+
+    __slots__ = ("_assigned", "_fields", "_types")
+
+    def __init__(self, types: list[type], assigned: list[frozenset[str]], fields: bytes) -> None:
+        self._types = types
+        self._assigned = assigned
+        self._fields = fields
+
+    def __len__(self) -> int:
+        return len(self._types)
+
+    @classmethod
+    def of(cls, values: list[Any]) -> Run | None:
+        """The run of these messages, or None when not all of them are plain messages."""
+        if not values or not all(type(value) in NUMBERS for value in values) or not _is_plain(values):
+            return None
+        try:
+            fields = pack([value.__dict__ for value in values])
+        except PackError:
+            return None
+        assigned = [frozenset(value.__pydantic_fields_set__) for value in values]
+        return cls(list(map(type, values)), assigned, fields[_head_size(len(values)) :])
+
+    def followed_by(self, values: list[Any]) -> Run | None:
+        """The run of these messages after the ones of this run."""
+        more = Run.of(values)
+        if more is None:
+            return None
+        return Run(self._types + more._types, self._assigned + more._assigned, self._fields + more._fields)
+
+    def starts(self, values: list[Any]) -> bool:
+        """Whether a list starts with just these messages."""
+        size = len(self._types)
+        head = values if len(values) == size else values[:size]
+        if list(map(type, head)) != self._types or not _is_plain(head):
+            return False
+        try:
+            packed = pack([value.__dict__ for value in head])
+        except PackError:
+            return False
+        if len(packed) != _head_size(size) + len(self._fields) or not packed.endswith(self._fields):
+            return False
+        return [value.__pydantic_fields_set__ for value in head] == self._assigned
+
+
+def _is_plain(values: list[Any]) -> bool:
+    """Whether no message has extras or private attributes."""
+    return not any([value.__pydantic_extra__ for value in values]) and [
+        value.__pydantic_private__ for value in values
+    ].count(None) == len(values)
+
+
+def _head_size(size: int) -> int:
+    """How many bytes msgpack puts before the items of a list of this size."""
+    return 1 if size < 16 else 3 if size < 1 << 16 else 5
 
 
 def _fill(cls: type[BaseModel], fields: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ import ormsgpack
 PackError = ormsgpack.MsgpackEncodeError
 UnpackError = ormsgpack.MsgpackDecodeError
 
-_EXACT = (
+EXACT = (
     ormsgpack.OPT_PASSTHROUGH_BIG_INT
     | ormsgpack.OPT_PASSTHROUGH_DATACLASS
     | ormsgpack.OPT_PASSTHROUGH_DATETIME
@@ -32,7 +32,7 @@ def pack(value: Any) -> bytes:
     Raises:
         PackError: for anything else, at any depth.
     """
-    return ormsgpack.packb(value, option=_EXACT)
+    return ormsgpack.packb(value, option=EXACT)
 
 
 def unpack(data: bytes) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 from agent_ckpt.codec import frame, pieces, tree
 from agent_ckpt.codec.arrays import KnownArray, describe, smallest_body
+from agent_ckpt.codec.messages import Run
 from agent_ckpt.codec.tree import Kept, Plan, Seq, State
 from agent_ckpt.codec.values import DeltaSnapshot, ValueCodec
 from agent_ckpt.model import Entry
@@ -112,22 +113,27 @@ class Planner:
         return entry
 
     def _plan_list(self, value: list[Any], path: str, depth: int) -> Plan:
-        try:
-            bodies = self._codec.encode_many(value)
-        except Exception as exc:
-            raise self._codec.refuse(value, path, exc) from exc
-        if not _worth_parts(bodies, LIST_WHOLE_UP_TO):
-            return self._leaf(self._encode(value, path))
         before = self._before(path)
         if before is not None and before.kind != tree.LIST:
             before = None
-        same = _same_start(before.bodies, bodies) if before is not None else 0
+        run = before.run if before is not None and before.run is not None and before.run.starts(value) else None
+        known = len(run) if run is not None and before is not None else 0
+        try:
+            bodies = self._codec.encode_many(value[known:] if known else value)
+        except Exception as exc:
+            raise self._codec.refuse(value, path, exc) from exc
+        if known and before is not None:
+            bodies = before.bodies + bodies
+        elif not _worth_parts(bodies, LIST_WHOLE_UP_TO):
+            return self._leaf(self._encode(value, path))
+        same = known or (_same_start(before.bodies, bodies) if before is not None else 0)
         if before is not None and same == len(bodies) == len(before.bodies):
             return Kept(before.ref)
         parts = [self._part(value[at], bodies[at], path, at, depth) for at in range(same, len(bodies))]
-        if before is not None:
+        if before is not None and not known:
             bodies[:same] = before.bodies[:same]
         seq = Seq(tree.LIST, parts, None, bodies, before, same)
+        seq.run = run.followed_by(value[known:]) if run is not None else Run.of(value)
         self.sequences[path] = seq
         return seq
 

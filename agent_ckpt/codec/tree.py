@@ -18,7 +18,7 @@ from typing import Any
 from zlib import crc32
 
 from agent_ckpt.codec import digest, frame
-from agent_ckpt.codec.messages import Template
+from agent_ckpt.codec.messages import Run, Template
 from agent_ckpt.codec.pack import pack, unpack
 from agent_ckpt.model import Entry, Ref
 
@@ -50,10 +50,11 @@ class State:
         ref: the reference of the whole.
         reads: how often it was read from memory.
         templates: of the leading parts of a LIST that was read more than once.
+        run: of a LIST of messages that was planned before, to see quickly that it is the same.
     """
 
     __slots__ = (
-        "addresses", "bodies", "cuts", "groups", "keys", "kind", "nested", "reads", "ref", "refs", "templates",
+        "addresses", "bodies", "cuts", "groups", "keys", "kind", "nested", "reads", "ref", "refs", "run", "templates",
     )  # fmt: skip
 
     def __init__(self, kind: int, bodies: list[Any], keys: list[str] | None, nested: bool) -> None:
@@ -68,6 +69,7 @@ class State:
         self.ref: Ref = None
         self.reads = 0
         self.templates: list[Template | None] = []
+        self.run: Run | None = None
 
     def add(self, ref: Ref, entry: Entry | None) -> None:
         """Add a reference of the first level, as `first_level` does."""
@@ -107,10 +109,11 @@ class Seq:
         same: how many leading parts stand as in `before`.
         before: the state that those are taken from.
         parts: the parts after them.
+        run: as in State.
         state: what it became, set when it is assembled.
     """
 
-    __slots__ = ("before", "bodies", "keys", "kind", "parts", "same", "state")
+    __slots__ = ("before", "bodies", "keys", "kind", "parts", "run", "same", "state")
 
     def __init__(
         self,
@@ -127,6 +130,7 @@ class Seq:
         self.bodies = bodies if bodies is not None else []
         self.before = before
         self.same = same
+        self.run: Run | None = None
         self.state: State | None = None
 
     @property

@@ -11,13 +11,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import ormsgpack
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from agent_ckpt.codec import frame, messages
 from agent_ckpt.codec.messages import Template
-from agent_ckpt.codec.pack import PackError, UnpackError, pack, unpack, unpack_joined
+from agent_ckpt.codec.pack import EXACT, PackError, UnpackError, pack, unpack, unpack_joined
 from agent_ckpt.errors import ValueNotStorableError
 
 DeltaSnapshot = _DeltaSnapshot
@@ -71,12 +72,12 @@ class ValueCodec:
         if not self.splits:
             return [self.encode(value) for value in values]
         # The loop that costs most in a long conversation: the common case of `encode`, unrolled.
-        number_of, encoded = messages.NUMBERS.get, []
+        number_of, encoded, packb = messages.NUMBERS.get, [], ormsgpack.packb
         for value in values:
             number = number_of(type(value))
             if number is not None and value.__pydantic_private__ is None and not value.__pydantic_extra__:
                 try:
-                    packed = pack([number, value.__dict__, sorted(value.__pydantic_fields_set__)])
+                    packed = packb([number, value.__dict__, sorted(value.__pydantic_fields_set__)], option=EXACT)
                 except PackError:
                     encoded.append(self.encode(value))
                 else:

@@ -145,6 +145,7 @@ def _state(seq: tree.Seq, level: tree.Level) -> tree.State:
     state = tree.State(seq.kind, seq.bodies, seq.keys, nested)
     if before is not None:
         state.reads, state.templates = before.reads, before.templates[: seq.same]
+    state.run = seq.run
     state.refs, state.addresses, state.cuts, state.groups = level.refs, level.addresses, level.cuts, level.groups
     return state
 

@@ -22,8 +22,8 @@ _OVERHEAD = 200
 """Bytes that an Entry takes beside its body, roughly."""
 _BASE = 2000
 """Bytes that a HotThread takes when it is empty, roughly."""
-_TEMPLATE = 5
-"""How many times its packed bytes a message takes in memory with its template, roughly."""
+_TEMPLATE = 6
+"""How many times its packed bytes a message takes in memory with its template and run, roughly."""
 
 
 def path_of(channel: str) -> str:

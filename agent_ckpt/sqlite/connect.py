@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 
+from agent_ckpt.sqlite.queries import QUERIES
+
 PAGE_SIZE = 4096
 CACHE_KIB = 8 * 1024
 STATEMENTS_KEPT = 256
@@ -108,7 +110,7 @@ def auto_vacuum(connection: sqlite3.Connection) -> None:
     """Lets `compact` give pages back without copying the file; only a file without pages can take it."""
     connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
     if connection.execute("PRAGMA auto_vacuum").fetchone() != (2,):
-        connection.execute("VACUUM")
+        connection.execute(QUERIES["vacuum"])
 
 
 def set_marks(connection: sqlite3.Connection, application_id: int, user_version: int) -> None:

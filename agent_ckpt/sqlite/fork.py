@@ -139,7 +139,7 @@ def is_open_here(inode: Inode) -> bool:
 def check_process() -> None:
     """Notice a fork that went past Python's hooks; to be called before each use of a handle."""
     if os.getpid() != _pid:
-        _in_child(clean=False)
+        _in_child()
 
 
 def refuse(inode: Inode, why: str) -> None:
@@ -179,13 +179,16 @@ def _before() -> None:
 
 
 def _in_parent() -> None:
+    global _clean
+    # An extension may run only the hook of the child next time.
+    _clean = False
     GATE.thaw()
 
 
-def _in_child(clean: bool | None = None) -> None:
-    global _pid
+def _in_child() -> None:
+    global _pid, _clean
     _pid = os.getpid()
-    inherited = not (_clean if clean is None else clean)
+    inherited, _clean = not _clean, False
     GATE.reset()
     for replace_locks in _in_child_first:
         replace_locks()

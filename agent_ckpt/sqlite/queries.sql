@@ -208,6 +208,9 @@ ORDER BY chain.depth;
 
 -- The adapter's own blocks.
 
+-- name: vacuum
+VACUUM;
+
 -- name: schema_objects
 SELECT type, name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\_%' ESCAPE '\';
 
