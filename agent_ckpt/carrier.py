@@ -75,7 +75,7 @@ def thread_id_of(thread: Any) -> str:
     Raises:
         UsageError: for anything else, for an empty text, and where there is none.
     """
-    if isinstance(thread, Mapping):
+    if type(thread) is dict or isinstance(thread, Mapping):
         thread = _configurable(thread).get("thread_id")
         if thread is None:
             raise UsageError(f"no thread_id in the config: {_WHERE}")
@@ -101,8 +101,11 @@ def place_of(config: Mapping[str, Any]) -> Place:
         UsageError: for a config without a usable thread_id, namespace or checkpoint_id.
     """
     conf = _configurable(config)
+    thread_id = conf.get("thread_id")
     return Place(
-        thread_id_of(config), _text(conf, "checkpoint_ns") or "", _text(conf, "checkpoint_id") or None
+        thread_id_of(thread_id if thread_id is not None else config),
+        _text(conf, "checkpoint_ns") or "",
+        _text(conf, "checkpoint_id") or None,
     )
 
 
@@ -117,8 +120,8 @@ def checkpoint_id_of(config: Mapping[str, Any] | None) -> str | None:
 
 
 def _configurable(config: Any) -> Mapping[str, Any]:
-    conf = config.get("configurable") if isinstance(config, Mapping) else None
-    if not isinstance(conf, Mapping):
+    conf = config.get("configurable") if type(config) is dict or isinstance(config, Mapping) else None
+    if type(conf) is not dict and not isinstance(conf, Mapping):
         raise UsageError(f"no thread_id in the config: {_WHERE}")
     return conf
 

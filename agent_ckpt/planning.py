@@ -17,9 +17,9 @@ from langgraph.checkpoint.base import (
     get_checkpoint_metadata,
 )
 
-from agent_ckpt.carrier import config_for, place_of, run_id_of
+from agent_ckpt.carrier import config_for, run_id_of
 from agent_ckpt.codec import expand, frame, tree
-from agent_ckpt.codec.plan import Planner
+from agent_ckpt.codec.plan import RUN_FROM, Planner
 from agent_ckpt.codec.values import DecodeError, ValueCodec
 from agent_ckpt.core.hot import HotThread, path_of
 from agent_ckpt.core.put import KEEP, PutPlan, Target
@@ -53,6 +53,7 @@ class Planning:
 
     def put(
         self,
+        at: Place,
         config: Mapping[str, Any],
         checkpoint: Checkpoint,
         metadata: Mapping[str, Any],
@@ -61,11 +62,13 @@ class Planning:
     ) -> PutPlan:
         """Plan a put.
 
+        Args:
+            at: what the config addresses: the parent.
+
         Raises:
-            UsageError: for a config or checkpoint that can't be right.
+            UsageError: for a checkpoint that can't be right.
             ValueNotStorableError: naming the path of the value.
         """
-        at = place_of(config)
         checkpoint_id = checkpoint.get("id")
         if not isinstance(checkpoint_id, str) or not checkpoint_id:
             raise UsageError("the checkpoint has no id")
@@ -73,12 +76,13 @@ class Planning:
         self._ns = place.ns
         full = get_checkpoint_metadata(config, metadata)  # type: ignore[arg-type]
         rest = {key: value for key, value in checkpoint.items() if key not in _OWN_KEYS}
+        updated = checkpoint.get("updated_channels")
         body = Body(
-            checkpoint["v"],
-            checkpoint["ts"],
+            checkpoint.get("v", 1),
+            checkpoint.get("ts", ""),
             [],
-            {node: dict(seen) for node, seen in checkpoint["versions_seen"].items()},
-            checkpoint.get("updated_channels"),
+            {node: dict(seen) for node, seen in (checkpoint.get("versions_seen") or {}).items()},
+            list(updated) if updated is not None else None,
             self._whole(full, "metadata"),
             self._whole(rest, "checkpoint") if rest else None,
         )
@@ -97,6 +101,7 @@ class Planning:
 
     def writes(
         self,
+        place: Place,
         config: Mapping[str, Any],
         writes: Sequence[tuple[str, Any]],
         task_id: str,
@@ -106,12 +111,8 @@ class Planning:
         """Plan a put_writes.
 
         Raises:
-            UsageError: for a config without a checkpoint_id.
             ValueNotStorableError: naming the path of the value.
         """
-        place = place_of(config)
-        if place.checkpoint_id is None:
-            raise UsageError("put_writes needs the checkpoint that the writes belong to: configurable.checkpoint_id")
         planned = []
         for at, (channel, value) in enumerate(writes):
             plan = self._planner.plan(value, f"writes[{at}] ({channel})")
@@ -150,8 +151,8 @@ class Planning:
     def _channels(
         self, checkpoint: Checkpoint, new_versions: Mapping[str, Any]
     ) -> list[tuple[str, Any, Any]]:
-        values = checkpoint["channel_values"]
-        versions = checkpoint["channel_versions"]
+        values = checkpoint.get("channel_values") or {}
+        versions = checkpoint.get("channel_versions") or {}
         channels: list[tuple[str, Any, Any]] = []
         for name, version in versions.items():
             if name in values:
@@ -224,7 +225,7 @@ class Reading:
         if state.kind in (tree.TEXT, tree.BYTES):
             return state.bodies[0]
         state.reads += 1
-        if state.kind == tree.LIST and state.reads > 1:
+        if state.kind == tree.LIST and state.reads > 1 and len(state.bodies) >= RUN_FROM:
             copies, state.templates = self._codec.copies(state.bodies, state.templates)
             return copies
         values = self._codec.decode_many(state.bodies)

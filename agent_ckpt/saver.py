@@ -58,6 +58,7 @@ class AgentSaver(BaseCheckpointSaver[Any]):
         self._backend = SqliteBackend(target, self._options)
         self._hot = HotCache(self._options.cache_bytes)
         self._carrier = Carrier(id(self._backend))
+        self._made: tuple[SerializerProtocol, Store] | None = None
 
     @classmethod
     def from_conn_string(cls, conn_string: str | os.PathLike[str], **options: Any) -> AgentSaver:
@@ -334,8 +335,12 @@ class AgentSaver(BaseCheckpointSaver[Any]):
 
     @property
     def _store(self) -> Store:
-        # Made per call: LangGraph's strict mode copies the saver and gives the copy another serde.
-        return Store(ValueCodec(self.serde), self._hot, self._carrier, self._options)
+        # Looked at per call: LangGraph's strict mode copies the saver and gives the copy another serde.
+        made = self._made
+        if made is None or made[0] is not self.serde:
+            store = Store(ValueCodec(self.serde), self._hot, self._carrier, self._options)
+            made = self._made = (self.serde, store)
+        return made[1]
 
     def _run(self, work_steps: steps.Steps[steps.T]) -> steps.T:
         return steps.run(self._backend, work_steps)

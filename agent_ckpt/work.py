@@ -89,34 +89,35 @@ def put(
     metadata: CheckpointMetadata,
     new_versions: Mapping[str, Any],
 ) -> Steps[RunnableConfig]:
+    parent = place_of(config)
     session = _writing_session(store, config)
-    place = place_of(config)._replace(checkpoint_id=checkpoint.get("id"))
 
     def plan(planning: Planning) -> Any:
-        made = planning.put(config, checkpoint, metadata, new_versions, session)
+        made = planning.put(parent, config, checkpoint, metadata, new_versions, session)
         return lambda: putting.put(made)
 
-    yield from _write(store, str(place.thread_id), session, plan)
-    return config_for(place, session)
+    yield from _write(store, str(parent.thread_id), session, plan)
+    return config_for(parent._replace(checkpoint_id=checkpoint["id"]), session)
 
 
 def put_writes(
     store: Store, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
 ) -> Steps[None]:
-    session = _writing_session(store, config)
     place = place_of(config)
+    session = _writing_session(store, config)
+    if place.checkpoint_id is None:
+        raise UsageError("put_writes needs the checkpoint that the writes belong to: configurable.checkpoint_id")
     if not writes:
         return
 
     def plan(planning: Planning) -> Any:
-        made = planning.writes(config, writes, task_id, task_path, session)
+        made = planning.writes(place, config, writes, task_id, task_path, session)
         return lambda: writing.put_writes(made)
 
     yield from _write(store, str(place.thread_id), session, plan)
 
 
 def _writing_session(store: Store, config: RunnableConfig) -> Session | None:
-    place_of(config)
     session = store.carrier.session_of(config)
     if session is not None and session.refused is not None:
         raise session.refused

@@ -231,4 +231,3 @@ def results(workers: list[Worker]) -> list[Any]:
 def rounds(default: int) -> int:
     """How many rounds to run: AGENT_CKPT_TEST_ROUNDS times the default."""
     return default * int(os.environ.get("AGENT_CKPT_TEST_ROUNDS", "1"))
-

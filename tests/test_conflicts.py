@@ -547,9 +547,7 @@ def test_ids_are_one_text_everywhere(given: Any, api: Api) -> None:
     api.copy_thread(config_of(given), config_of(f"another of {text}"))
     api.prune([given], strategy="keep_latest")
     assert len(api.list(config_of(other))) == 1
-    assert sorted(info.thread_id for info in api.threads()) == sorted(
-        [text, f"copy of {text}", f"another of {text}"]
-    )
+    assert sorted(info.thread_id for info in api.threads()) == sorted([text, f"copy of {text}", f"another of {text}"])
     api.prune([config_of(f"another of {text}")], strategy="delete")
     api.delete_thread(given)
     assert [info.thread_id for info in api.threads()] == [f"copy of {text}"]

@@ -37,14 +37,20 @@ def build(path: Path) -> dict[str, list[Any]]:
             array = dice.normal(size=512)
             messages: list[Any] = []
             for step in range(STEPS):
-                messages = [*messages, HumanMessage(f"{thread_id} AMOUNT=1000 of step {step}, and more text", id=f"m{step}")]
+                messages = [
+                    *messages,
+                    HumanMessage(f"{thread_id} AMOUNT=1000 of step {step}, and more text", id=f"m{step}"),
+                ]
                 array = array * (1 + 1e-12 * dice.normal(size=array.size))
                 files = {f"f{i}": f"file {i} " * 40 + (str(step) if i == step else "") for i in range(30)}
                 thread.put(
                     messages=messages, array=array, files=files, tiny=step, amount=f"AMOUNT={1000 + step} " * 10,
-                    long=f"{step}" + "naïve text of some length " * 800, ids=[f"item {i} of the list" for i in range(300)],
+                    long=f"{step}" + "naïve text of some length " * 800,
+                    ids=[f"item {i} of the list" for i in range(300)],
                 )  # fmt: skip
-                thread.writes(("messages", [AIMessage(f"answer {step} " * 9, id=f"a{step}")]), ("tiny", step), task=f"task-{step}")
+                thread.writes(
+                    ("messages", [AIMessage(f"answer {step} " * 9, id=f"a{step}")]), ("tiny", step), task=f"task-{step}"
+                )
                 thread.writes(("delta", f"written in step {step} " * 5), task=f"other-{step}", path="~path")
             configs[thread_id] = [plain(config) for config in thread.configs]
         run = Thread(saver, "t", "sub:1")
@@ -95,7 +101,9 @@ def shown(found: Any) -> Any:
     """All that a checkpoint tuple says, in a form that compares (arrays don't)."""
     if found is None:
         return None
-    channels = {k: v.tobytes() if isinstance(v, np.ndarray) else v for k, v in found.checkpoint["channel_values"].items()}
+    channels = {
+        k: v.tobytes() if isinstance(v, np.ndarray) else v for k, v in found.checkpoint["channel_values"].items()
+    }
     rest = {k: v for k, v in found.checkpoint.items() if k != "channel_values"}
     parent = plain(found.parent_config) if found.parent_config else None
     return plain(found.config), parent, rest, channels, dict(found.metadata), found.pending_writes
@@ -184,7 +192,7 @@ def never_wrong(
 def test_an_amount_is_never_given_back_changed(
     original: Any, store: Path, reopened: Callable[[], Api], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """B64: AMOUNT=1000 made AMOUNT=9000 in a stored value is CorruptionError naming thread, namespace, checkpoint, channel."""
+    """B64: AMOUNT=1000 made 9000 in a stored value is CorruptionError naming thread, namespace, checkpoint, channel."""
     uncompressed = store.with_name("plain.db")
     with AgentSaver(uncompressed, compression="none") as saver:
         thread = Thread(saver)
@@ -194,7 +202,9 @@ def test_an_amount_is_never_given_back_changed(
         thread.writes(("amount", "AMOUNT=1000 " + "y" * 60))
     for table in ("blobs", "checkpoints"):
         for row, framed in query(uncompressed, f"SELECT rowid, frame FROM {table}"):
-            query(uncompressed, f"UPDATE {table} SET frame = ? WHERE rowid = ?", framed.replace(b"=1000", b"=9000"), row)
+            query(
+                uncompressed, f"UPDATE {table} SET frame = ? WHERE rowid = ?", framed.replace(b"=1000", b"=9000"), row
+            )
     with AgentSaver(uncompressed) as saver:
         api = Api(saver, reopened().form)
         with pytest.raises(CorruptionError) as caught:
@@ -255,7 +265,9 @@ def test_a_changed_byte_in_any_column(table: str, original: Any, store: Path, re
             except sqlite3.IntegrityError:
                 continue
             api = reopened()
-            never_wrong(api, configs, truth, writes_may_be_lost=f"{table}.{column}" in ("writes.checkpoint", "writes.space"))
+            never_wrong(
+                api, configs, truth, writes_may_be_lost=f"{table}.{column}" in ("writes.checkpoint", "writes.space")
+            )
             report = api.verify()
             if f"{table}.{column}" not in untold:
                 assert not report, f"verify() missed {table}.{column} of row {row}"
@@ -272,7 +284,7 @@ def test_a_changed_byte_in_any_column(table: str, original: Any, store: Path, re
     ],
 )
 def test_a_counter_that_went_astray(change: str, original: Any, store: Path, reopened: Callable[[], Api]) -> None:
-    """B64: where a counter stands below what it has numbered, verify() says so, and a put is refused or becomes the head."""
+    """B64: verify() finds a counter below what it has numbered; a put then is refused or becomes the head."""
     _, configs, truth = original
     query(store, change)
     api = reopened()
@@ -286,18 +298,24 @@ def test_a_counter_that_went_astray(change: str, original: Any, store: Path, reo
         assert shown(api.get_tuple({"configurable": {"thread_id": "t"}})) == truth[key(configs["t"][-1])]
 
 
-@pytest.mark.parametrize("column", ["checkpoints.frame", "checkpoints.parent", "checkpoints.seq", "writes.frame", "blobs.frame"])
+@pytest.mark.parametrize(
+    "column", ["checkpoints.frame", "checkpoints.parent", "checkpoints.seq", "writes.frame", "blobs.frame"]
+)
 def test_a_write_onto_damage_is_refused_or_right(
     column: str, original: Any, store: Path, reopened: Callable[[], Api]
 ) -> None:
-    """B64: put (with a channel kept from the damaged parent) and put_writes give CorruptionError or store what is right."""
+    X
     _, configs, truth = original
     table, name = column.split(".")
     config = configs["t"][-1]
     seq = seq_of(store, config)
     if table == "writes":
         wanted = bytes.fromhex(key(config)[2].replace("-", ""))
-        rows = [r for r in rowids(store, "writes") if query(store, "SELECT checkpoint FROM writes WHERE seq = ?", r) == [(wanted,)]]
+        rows = [
+            r
+            for r in rowids(store, "writes")
+            if query(store, "SELECT checkpoint FROM writes WHERE seq = ?", r) == [(wanted,)]
+        ]
     else:
         rows = rowids(store, "blobs") if table == "blobs" else [seq]
     for row in rows[:2] if table != "blobs" else rows[-3:]:
@@ -464,11 +482,16 @@ def test_a_damaged_filter_page_goes_on(original: Any, store: Path, reopened: Cal
 
 @pytest.mark.parametrize("column", ["checkpoints.frame", "writes.frame", "blobs.frame", "checkpoints.history"])
 def test_a_damaged_delta_history_is_never_shorter(column: str, path: Path, form: str) -> None:
-    """B64: a DeltaChannel's history over a damaged ancestor, write, value or record is an error, not a shorter history."""
+    """B64: a DeltaChannel's history over a damaged ancestor, write, value or record is an error, not a shorter one."""
     with AgentSaver(path) as saver:
         thread = Thread(saver)
         for step in range(4):
-            metadata = {"source": "loop", "step": step, "parents": {}, "counters_since_delta_snapshot": {"d": (step, step)}}
+            metadata = {
+                "source": "loop",
+                "step": step,
+                "parents": {},
+                "counters_since_delta_snapshot": {"d": (step, step)},
+            }
             made = checkpoint_of({"x": step}, {"x": step + 1, "d": step + 1})
             thread.config = saver.put(thread.config, made, metadata, {"x": step + 1})  # type: ignore[arg-type]
             thread.configs.append(thread.config)
@@ -512,7 +535,10 @@ def test_maintenance_over_damage_changes_nothing(
             "delete_for_runs": lambda: api.delete_for_runs(["run-1"]),
         }[call]()
     assert caught.value.thread_id == "t"
-    assert before == (query(store, "SELECT * FROM checkpoints ORDER BY seq"), query(store, "SELECT count(*) FROM blobs"))
+    assert before == (
+        query(store, "SELECT * FROM checkpoints ORDER BY seq"),
+        query(store, "SELECT count(*) FROM blobs"),
+    )
     api.delete_thread("t")
     assert not api.exists("t")
     for config in configs["other"]:

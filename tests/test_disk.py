@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 
-from agent_ckpt import AgentSaver, BusyError, DiskFullError, PoisonedError, ReadOnlyError, UnavailableError
+from agent_ckpt import AgentSaver, BusyError, DiskFullError
 from tests.conftest import Api, assert_sound
 from tests.contests import contents, steps_graph
 
@@ -173,7 +173,7 @@ def filled(folder: Path) -> Iterator[Callable[[], None]]:
 
 
 def test_full_disk(form: str, small_disk: Path) -> None:
-    """B63: on a full file system a put and put_writes raise DiskFullError, leave nothing, and work once there is room."""
+    """B63: on a full file system put and put_writes raise DiskFullError, leave nothing, and work once there is room."""
     path = small_disk / "agent.db"
     with AgentSaver(path) as saver:
         api = Api(saver, form)
@@ -207,7 +207,7 @@ def test_disk_that_fills_up(form: str, small_disk: Path) -> None:
         api = Api(saver, form)
         config: Any = THREAD
         for size in (40_000, 5000, 200):
-            with pytest.raises(DiskFullError):  # noqa: PT012 (which put is the last to fit isn't known)
+            with pytest.raises(DiskFullError):
                 while True:
                     config = put(api, len(stored), size, config)
                     stored.append(len(stored))
@@ -239,7 +239,7 @@ def test_run_on_a_full_disk(form: str, small_disk: Path) -> None:
 
 def script(text: str, *arguments: Any) -> str:
     """Run a script in a new process with the helpers of this module."""
-    head = "import logging, os, sys\nfrom tests.test_disk import *\nlogging.disable()\n"
+    head = "import logging, os, sys\nfrom agent_ckpt import *\nfrom tests.test_disk import *\nlogging.disable()\n"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", head + textwrap.dedent(text), *map(str, arguments)],
         capture_output=True,
@@ -254,7 +254,7 @@ def script(text: str, *arguments: Any) -> str:
 
 
 def test_file_size_limit(form: str, path: Path) -> None:
-    """B63: where writing fails in the middle of a commit, the error is typed, the old head intact, and a later put works.
+    """B63: where writing fails in mid-commit the error is typed, the old head intact, and a later put works.
 
     The limit of a process on the size of its files stands in for a full disk where none can be mounted.
     """

@@ -11,8 +11,8 @@ import pytest
 from agent_ckpt import AgentSaver
 from tests.conftest import Api
 from tests.golden import make
-from tests.threads import query, values_at
 from tests.test_values import same
+from tests.threads import query, values_at
 
 FILES = sorted(make.HERE.glob("*.db"))
 
@@ -31,7 +31,9 @@ def golden(request: pytest.FixtureRequest, path: Path) -> Path:
 
 def at(number: int | None, thread: str = "golden", ns: str = "") -> Any:
     conf = {"thread_id": thread, "checkpoint_ns": ns}
-    return {"configurable": conf if number is None else {**conf, "checkpoint_id": make.checkpoint(number, {}, {})["id"]}}
+    return {
+        "configurable": conf if number is None else {**conf, "checkpoint_id": make.checkpoint(number, {}, {})["id"]}
+    }
 
 
 def equal(found: dict[str, Any], expected: dict[str, Any]) -> None:

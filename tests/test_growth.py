@@ -26,7 +26,9 @@ def blobs(path: Path) -> int:
 
 def text(size: int, seed: int = 1) -> str:
     """Text of random letters: nothing in it repeats, so bytes stored say what was stored."""
-    return "".join(random.Random(seed).choices("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 ", k=size))
+    return "".join(
+        random.Random(seed).choices("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 ", k=size)
+    )
 
 
 def message(i: int) -> AnyMessage:
@@ -93,7 +95,7 @@ def test_an_equal_value_in_a_new_object_is_not_stored_again(api: Api, cost: Any)
 
 
 def test_a_constant_mebibyte_over_a_hundred_steps(api: Api, path: Path) -> None:
-    """B49: a constant 1 MiB channel over 100 steps that touch only a counter stays under 2 MiB in all, then one byte changes."""
+    """B49: a constant 1 MiB channel over 100 steps that touch only a counter stays under 2 MiB in all."""
     thread = Thread(api)
     big = text(MIB)
     thread.put(blob=big, i=0)
@@ -263,7 +265,7 @@ def test_equal_values_of_two_channels_and_namespaces_are_stored_once(api: Api, c
 
 
 def test_forks_with_equal_versions_and_other_bytes(api: Api, open_saver: Any, form: str) -> None:
-    """B59: two forks from one config that carry equal channel versions and different bytes stay apart; so after a delete."""
+    """B59: two forks with equal channel versions and different bytes stay apart, also when one is deleted."""
     thread = Thread(api)
     base = thread.put(shared=text(2000), messages=[message(i) for i in range(20)], untouched={"a": 1})
     tips = []
@@ -274,7 +276,8 @@ def test_forks_with_equal_versions_and_other_bytes(api: Api, open_saver: Any, fo
         values["messages"] = [*values["messages"], HumanMessage(branch * 30, id="fork")]
         versions = {"shared": 2, "messages": 2, "untouched": 1}
         made = checkpoint_of(values, versions)
-        tip = api.put(restored.config, made, {"source": "fork", "step": 1, "parents": {}}, {"shared": 2, "messages": 2})
+        metadata = {"source": "fork", "step": 1, "parents": {}, "run_id": branch}
+        tip = api.put(restored.config, made, metadata, {"shared": 2, "messages": 2})
         tips.append((branch, tip))
     for fresh in (api, Api(open_saver(), form)):
         for branch, tip in tips:
@@ -283,6 +286,10 @@ def test_forks_with_equal_versions_and_other_bytes(api: Api, open_saver: Any, fo
             assert found["messages"] == [*(message(i) for i in range(20)), HumanMessage(branch * 30, id="fork")]
             assert found["untouched"] == {"a": 1}
         assert values_at(fresh, base)["shared"] == text(2000)
+    api.delete_for_runs(["left"])
+    assert api.get_tuple(plain(tips[0][1])) is None
+    assert values_at(Api(open_saver(), form), tips[1][1])["shared"] == "right" * 200
+    assert values_at(api, base)["shared"] == text(2000)
 
 
 def test_a_channel_without_a_value_keeps_its_parents_or_not(api: Api, open_saver: Any, form: str) -> None:
@@ -351,8 +358,10 @@ def test_statements_of_a_put(api: Api, saver: AgentSaver) -> None:
 
 
 @pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
-def test_statements_of_a_get_tuple_and_a_page(warm: bool, api: Api, saver: AgentSaver, open_saver: Any, form: str) -> None:
-    """get_tuple and a page of list make the same few calls for 5 messages and for 3,000, for 1 pending write and for 30."""
+def test_statements_of_a_get_tuple_and_a_page(
+    warm: bool, api: Api, saver: AgentSaver, open_saver: Any, form: str
+) -> None:
+    """get_tuple and a page of list make the same few calls for 5 messages and 3,000, for 1 pending write and 30."""
     counts = []
     for thread_id, size, writes in (("small", 5, 1), ("large", 3000, 30)):
         thread = Thread(api, thread_id)

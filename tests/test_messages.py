@@ -66,7 +66,11 @@ def corpus() -> dict[str, lc.BaseMessage]:
     for cls in (lc.ToolMessage, lc.ToolMessageChunk):
         made[f"{cls.__name__} bare"] = cls("ok", tool_call_id="c")
         made[f"{cls.__name__} full"] = cls(
-            BLOCKS[:2], **FULL, tool_call_id="c", status="error", artifact={"rows": [[1, 2], ["a", None]], "raw": b"\x00"}
+            BLOCKS[:2],
+            **FULL,
+            tool_call_id="c",
+            status="error",
+            artifact={"rows": [[1, 2], ["a", None]], "raw": b"\x00"},
         )
     for cls in (lc.FunctionMessage, lc.FunctionMessageChunk):
         made[f"{cls.__name__}"] = cls(content="x", **FULL)
@@ -167,7 +171,7 @@ NOT_PLAIN: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("kind", NOT_PLAIN)
 @pytest.mark.parametrize("place", ["additional_kwargs", "response_metadata", "artifact", "extra"])
 def test_a_message_that_holds_more_than_plain_data_is_left_to_the_generic_serializer(kind: str, place: str) -> None:
-    """A tuple, datetime, enum, set or object anywhere inside: the generic serializer's own result, not a plainer one."""
+    """A tuple, datetime, enum, set or object anywhere inside: the generic serializer's own result, no plainer one."""
     inside = NOT_PLAIN[kind]()
     message: lc.BaseMessage
     if place == "artifact":
@@ -275,15 +279,16 @@ OPTIONAL = {
     "additional_kwargs": st.dictionaries(TEXT, JSON, max_size=3),
     "response_metadata": st.dictionaries(TEXT, JSON, max_size=3),
 }
+TEXT_BLOCK = st.fixed_dictionaries({"type": st.just("text"), "text": TEXT})
 ANY_MESSAGE = st.one_of(
     st.builds(
         lambda cls, content, fields: cls(content=content, **fields),
         st.sampled_from([lc.HumanMessage, lc.AIMessage, lc.SystemMessage, lc.AIMessageChunk]),
-        st.one_of(TEXT, st.lists(st.one_of(TEXT, st.fixed_dictionaries({"type": st.just("text"), "text": TEXT})), max_size=3)),
+        st.one_of(TEXT, st.lists(st.one_of(TEXT, TEXT_BLOCK), max_size=3)),
         st.fixed_dictionaries({}, optional=OPTIONAL),
     ),
     st.builds(
-        lambda content, call, artifact, fields: lc.ToolMessage(content=content, tool_call_id=call, artifact=artifact, **fields),
+        lambda content, call, artifact, fields: lc.ToolMessage(content, tool_call_id=call, artifact=artifact, **fields),
         TEXT, TEXT, JSON, st.fixed_dictionaries({}, optional=OPTIONAL),
     ),
 )  # fmt: skip

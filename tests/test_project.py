@@ -242,9 +242,9 @@ def without_docstring() -> Iterator[str]:
     for name in agent_ckpt.__all__:
         found = getattr(agent_ckpt, name)
         for part, value in vars(found).items() if isinstance(found, type) else ():
-            if not part.startswith("_") and (inspect.isroutine(value) or isinstance(value, property | classmethod)):
-                if not inspect.cleandoc(value.__doc__ or ""):
-                    yield f"{name}.{part}"
+            callable_here = inspect.isroutine(value) or isinstance(value, property | classmethod)
+            if callable_here and not part.startswith("_") and not inspect.cleandoc(value.__doc__ or ""):
+                yield f"{name}.{part}"
 
 
 def test_everything_public_has_a_docstring() -> None:
@@ -438,7 +438,8 @@ def test_importing_the_package_costs_nothing() -> None:
     """`import agent_ckpt` and its errors import neither LangGraph nor a driver; the saver is imported on first use."""
     code = (
         "import sys, agent_ckpt; agent_ckpt.ThreadConflictError\n"
-        "print(*sorted({'langgraph', 'langchain_core', 'pydantic', 'sqlite3', 'aiosqlite'} & set(sys.modules)), sep=',')\n"
+        "heavy = {'langgraph', 'langchain_core', 'pydantic', 'sqlite3', 'aiosqlite'}\n"
+        "print(*sorted(heavy & set(sys.modules)), sep=',')\n"
         "agent_ckpt.AgentSaver; print('langgraph' in sys.modules)"
     )
     done = run(sys.executable, "-c", code, PYTHONPATH=str(ROOT))

@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -266,6 +267,7 @@ def test_fork_in_the_middle_of_a_call_is_refused_in_the_child(
 
 
 @needs_fork
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="Python itself doesn't survive it")
 @pytest.mark.parametrize("tells_python", [True, False])
 def test_fork_by_an_extension(backend: SqliteBackend, tells_python: bool) -> None:
     """A fork by an extension, which runs no hook before it and maybe none after it, is refused rather than unsafe;

@@ -26,19 +26,29 @@ def state(api: Api, kind: Kind, thread_id: str) -> Any:
 @every_kind
 def test_delete_the_last_run(api: Api, kind: Kind) -> None:
     """Deleting a thread's last run leaves it as that run found it, and it goes on from there."""
-    kind.drive(api, "thread", 2)
-    was = dump(api, "thread")
-    before = view(state(api, kind, "thread"))
-    last = kind.turns[2]
-    last(api, kind.build(api.saver), run("thread", "thread/2"))
+    undo_last_run(api, kind, 2)
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if "waiting" in name or "asking" in name])
+def test_delete_the_run_that_answered(api: Api, name: str) -> None:
+    """Deleting the run that answered opens the interrupts again: its writes go from the earlier run's checkpoint on
+    which they stand, and the earlier run's own writes stay."""
+    undo_last_run(api, KINDS[name], 1)
+
+
+def undo_last_run(api: Api, kind: Kind, last: int) -> None:
+    kind.drive(api, "thread", last)
+    was, before = dump(api, "thread"), view(state(api, kind, "thread"))
+    kind.turns[last](api, kind.build(api.saver), run("thread", "gone"))
     assert dump(api, "thread") != was
-    api.delete_for_runs(["thread/2"])
+    api.delete_for_runs(["gone"])
     assert dump(api, "thread") == was
     assert view(state(api, kind, "thread")) == before
-    kind.drive(api, "twin")
-    last(api, kind.build(api.saver), run("thread", "thread/2 again"))
+    kind.drive(api, "twin", last + 1)
+    kind.turns[last](api, kind.build(api.saver), run("thread", "again"))
     assert view(state(api, kind, "thread")) == view(state(api, kind, "twin"))
-    assert plain(kind.go_on(api, "thread")) == plain(kind.go_on(api, "twin"))
+    if last == 2:
+        assert plain(kind.go_on(api, "thread")) == plain(kind.go_on(api, "twin"))
 
 
 @every_kind
@@ -122,20 +132,25 @@ def test_prune_raises_no_revision(api: Api) -> None:
     assert got.checkpoint["channel_values"] == restored.checkpoint["channel_values"]
 
 
-def test_delete_for_runs_raises_the_revision(api: Api) -> None:
-    """A session that restored the thread before a run of it was deleted is refused; one that nothing hit is not."""
+@pytest.mark.parametrize("wrote", [False, True])
+def test_delete_for_runs_raises_the_revision(api: Api, wrote: bool) -> None:
+    """A session that restored the thread before a run of it was deleted is refused, though the checkpoint that it
+    restored is still there, and though it owned the thread; deleting a run that isn't there refuses nobody."""
     graph = echo_graph(api.saver)
-    say("one")(api, graph, run("thread", "kept"))
-    say("two")(api, graph, run("thread", "gone"))
+    say("one")(api, graph, run("thread", "gone"))
+    say("two")(api, graph, run("thread", "kept"))
     restored = api.get_tuple(thread("thread"))
     following = {**restored.checkpoint, "id": empty_checkpoint()["id"]}
     api.delete_for_runs(["never was"])
-    api.put_writes(restored.config, [("x", 1)], "a task")
+    if wrote:
+        api.put_writes(restored.config, [("x", 1)], "a task")
     api.delete_for_runs(["gone"])
+    before = dump(api, "thread")
     with pytest.raises(ThreadConflictError) as caught:
         api.put(restored.config, following, {"source": "loop", "step": 9, "parents": {}}, {})
-    assert caught.value.thread_id == "thread"
-    assert caught.value.wrote
+    assert (caught.value.thread_id, caught.value.wrote) == ("thread", wrote)
+    assert dump(api, "thread") == before
+    say("three")(api, graph, thread("thread"))
 
 
 class Pruner(BaseCallbackHandler):

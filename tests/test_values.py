@@ -153,7 +153,7 @@ for size in EDGES:
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_plain_values_come_back_the_same(name: str, reread: Callable[..., Any]) -> None:
-    """P4: plain values are equal in value, type, sign of zero and order of keys, as a channel and as a pending write."""
+    """P4: plain values are equal in value, type, sign of zero and order of keys, as a channel and as a task's write."""
     value = PLAIN[name]
     before = copy.deepcopy(value)
     for found in reread(value):
@@ -187,7 +187,7 @@ OTHERS: dict[str, Any] = {
     "set": {1, 2, 3},
     "frozenset inside": [frozenset({"a"}), {"k": {1}}],
     "int keys": {1: "a", 2: {"b": 3}},
-    "int keys, long": {i: "a text of some length" for i in range(800)},
+    "int keys, long": dict.fromkeys(range(800), "a text of some length"),
     "pydantic": Person(name="x", inner=[1, {"a": 2}]),
     "pydantic in list": [Person(name=f"p{i}") for i in range(40)],
     "pydantic, long": Person(name="n" * 30_000),
@@ -206,7 +206,10 @@ OTHERS: dict[str, Any] = {
     "bytearray": bytearray(b"abc"),
     "document": Document(page_content="text " * 500, metadata={"a": 1}),
     "documents": [Document(page_content=f"text {i} " * 50, metadata={"i": i}, id=str(i)) for i in range(30)],
-    "messages": [HumanMessage("hi", id="1"), AIMessage("a " * 200, id="2", tool_calls=[{"name": "t", "args": {}, "id": "c"}])],
+    "messages": [
+        HumanMessage("hi", id="1"),
+        AIMessage("a " * 200, id="2", tool_calls=[{"name": "t", "args": {}, "id": "c"}]),
+    ],
     "send": [Send("node", {"a": 1})],
     "interrupt": (Interrupt(value={"question": "go?"}, id="i"),),
     "ints in numpy": np.arange(500, dtype="i4").reshape(20, 25),
@@ -230,9 +233,17 @@ def test_other_values_come_back_as_from_the_in_memory_saver(name: str, reread: C
 
 
 def test_lists_of_what_is_equal_but_not_the_same(reread: Callable[..., Any]) -> None:
-    """1, 1.0 and True, 0.0 and -0.0 are equal to Python; as list items and dict values they don't take each other's place."""
+    """1, 1.0 and True, 0.0 and -0.0 are equal to Python; as list items they don't take each other's place."""
     pad = "so long that each stands in a blob of its own " * 4
-    value = [[1, pad], [1.0, pad], [True, pad], [0.0, pad], [-0.0, pad], [{"a": 1, "b": 2}, pad], [{"b": 2, "a": 1}, pad]]
+    value = [
+        [1, pad],
+        [1.0, pad],
+        [True, pad],
+        [0.0, pad],
+        [-0.0, pad],
+        [{"a": 1, "b": 2}, pad],
+        [{"b": 2, "a": 1}, pad],
+    ]
     for found in reread(value):
         assert same(found, value)
 
@@ -244,7 +255,10 @@ EDITS: dict[str, tuple[Any, Any]] = {
     "append": (list(range(1000)), list(range(1001))),
     "prepend": ([f"item {i} of a list" for i in range(600)], [f"item {i} of a list" for i in range(-1, 600)]),
     "middle": ([f"item {i} of a list" for i in range(600)], [f"item {i + (i == 300)} of a list" for i in range(600)]),
-    "remove": ([f"item {i} of a list" for i in range(600)], [f"item {i} of a list" for i in range(600) if i not in (3, 400)]),
+    "remove": (
+        [f"item {i} of a list" for i in range(600)],
+        [f"item {i} of a list" for i in range(600) if i not in (3, 400)],
+    ),
     "clear": ([f"item {i} of a list" for i in range(600)], []),
     "reverse": ([f"item {i} of a list" for i in range(600)], [f"item {i} of a list" for i in reversed(range(600))]),
     "key order": ({f"k{i}": "v" * 40 for i in range(60)}, {f"k{i}": "v" * 40 for i in reversed(range(60))}),
@@ -436,7 +450,7 @@ class FakeCipher:
 
 
 def test_what_the_caller_changes_after_put_does_not_leak_in(open_saver: Callable[..., AgentSaver], form: str) -> None:
-    """In-place changes of lists, dicts and messages after put change no stored checkpoint, and the next put stores them."""
+    """In-place changes of lists, dicts and messages after put change no stored checkpoint; the next put stores them."""
     saver = open_saver()
     api = Api(saver, form)
     thread = Thread(api)
@@ -465,7 +479,9 @@ def test_what_the_caller_changes_after_put_does_not_leak_in(open_saver: Callable
         assert same(values_at(fresh, thread.configs[1]), second)
 
 
-def test_what_the_caller_changes_after_get_tuple_does_not_leak_in(open_saver: Callable[..., AgentSaver], form: str) -> None:
+def test_what_the_caller_changes_after_get_tuple_does_not_leak_in(
+    open_saver: Callable[..., AgentSaver], form: str
+) -> None:
     """In-place changes of everything that get_tuple and list returned are seen by no later read and no later put."""
     saver = open_saver()
     api = Api(saver, form)
@@ -565,7 +581,7 @@ def test_cyclic_values_are_refused(saver: AgentSaver, form: str) -> None:
     point.y = [point]
     thread = Thread(Api(saver, form))
     for value in (cyclic_list, cyclic_dict, long_list, point):
-        with pytest.raises(ValueNotStorableError, match="channel_values.value"):
+        with pytest.raises(ValueNotStorableError, match=r"channel_values\.value"):
             thread.put(value=value)
         thread.values.clear()
         thread.versions.clear()
@@ -579,6 +595,8 @@ def test_metadata_that_cannot_be_stored_is_named(saver: AgentSaver, form: str) -
     from langgraph.checkpoint.base import empty_checkpoint
 
     with pytest.raises(ValueNotStorableError) as caught:
-        api.put(Thread(api).at, {**empty_checkpoint(), "channel_values": made}, {"source": "loop", "odd": {"a": Odd()}}, {})
+        api.put(
+            Thread(api).at, {**empty_checkpoint(), "channel_values": made}, {"source": "loop", "odd": {"a": Odd()}}, {}
+        )
     assert caught.value.path == "metadata['odd']['a']"
     assert not api.exists("t")

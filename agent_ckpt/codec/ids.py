@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 
 def shrink(text: str) -> bytes | str:
     """The 16 bytes of a UUID in its canonical spelling; any other text unchanged."""
@@ -21,4 +19,5 @@ def expand(stored: bytes | str) -> str:
     """Undo `shrink`."""
     if isinstance(stored, str):
         return stored
-    return str(UUID(bytes=stored))
+    digits = stored.hex()
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

@@ -17,6 +17,8 @@ INLINE_UP_TO = 48
 DICT_WHOLE_UP_TO = 1024
 LIST_WHOLE_UP_TO = 256
 SPLIT_ABOVE = pieces.CUT_ABOVE
+RUN_FROM = 64
+"""Lists of messages from this length are compared as a run: shorter ones are packed as quickly."""
 _DEEPEST = 16
 _PIECE = bytes((frame.PIECE,))
 
@@ -133,7 +135,8 @@ class Planner:
         if before is not None and not known:
             bodies[:same] = before.bodies[:same]
         seq = Seq(tree.LIST, parts, None, bodies, before, same)
-        seq.run = run.followed_by(value[known:]) if run is not None else Run.of(value)
+        if len(value) >= RUN_FROM:
+            seq.run = run.followed_by(value[known:]) if run is not None else Run.of(value)
         self.sequences[path] = seq
         return seq
 

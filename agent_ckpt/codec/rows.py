@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from agent_ckpt.codec import frame, ids
-from agent_ckpt.codec.pack import UnpackError, pack, unpack
+from agent_ckpt.codec.pack import PackError, UnpackError, pack, unpack
+from agent_ckpt.errors import ValueNotStorableError
 from agent_ckpt.model import Body, CheckpointRow, History, Place, TaskWrites, WritesRow
 
 
@@ -25,7 +26,12 @@ def history_coordinates(place: Place, seq: int) -> frame.Coordinates:
 
 
 def pack_body(body: Body) -> bytes:
-    return pack(
+    """Pack a checkpoint's body.
+
+    Raises:
+        ValueNotStorableError: for names or versions that are no plain text or numbers.
+    """
+    return _packed(
         [
             body.v,
             _short_time(body.ts),
@@ -34,8 +40,20 @@ def pack_body(body: Body) -> bytes:
             body.updated,
             body.metadata,
             body.rest,
-        ]
+        ],
+        "the checkpoint",
     )
+
+
+def _packed(parts: list[Any], what: str) -> bytes:
+    try:
+        return pack(parts)
+    except PackError as exc:
+        raise ValueNotStorableError(
+            f"the names or versions of {what} can't be stored ({exc}): names must be valid text, versions text or "
+            f"numbers. Nothing of this call was stored.",
+            path=what,
+        ) from exc
 
 
 def open_body(row: CheckpointRow) -> Body:
@@ -51,7 +69,12 @@ def open_body(row: CheckpointRow) -> Body:
 
 
 def pack_writes(writes: TaskWrites) -> bytes:
-    return pack([ids.shrink(writes.task_id), writes.task_path, [list(w) for w in writes.writes]])
+    """Pack the writes of a task.
+
+    Raises:
+        ValueNotStorableError: for names that are no plain text.
+    """
+    return _packed([ids.shrink(writes.task_id), writes.task_path, [list(w) for w in writes.writes]], "the writes")
 
 
 def open_writes(row: WritesRow) -> TaskWrites:

@@ -63,8 +63,8 @@ class _Numbering:
     def add(self, entry: Entry) -> None:
         if self.next > BLOBS_AT_MOST:
             raise UnavailableError(
-                f"the thread has used up its {BLOBS_AT_MOST} blob numbers; nothing of this call was stored. Copy it to a "
-                f"new thread_id, or prune it and copy it"
+                f"the thread has used up its {BLOBS_AT_MOST} blob numbers; nothing of this call was stored. Go on in "
+                f"a new thread"
             )
         number = self.by_address[entry.digest] = self.next
         self.next += 1

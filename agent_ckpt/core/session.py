@@ -39,11 +39,24 @@ class Session:
     outer: Session | None = None
     wrote: bool = False
     refused: ThreadConflictError | None = None
-    _pid: int = field(default_factory=os.getpid)
+    _generation: int = field(default_factory=lambda: _forks)
 
     def alive(self) -> bool:
         """Whether this process began it: a forked child must restore the thread itself."""
-        return self._pid == os.getpid()
+        return self._generation == _forks
+
+
+_forks = 0
+"""How many forks this process is away from the first one that imported this module."""
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count_fork)
 
 
 def owns(row: ThreadRow | None, session: Session) -> bool:

@@ -63,11 +63,13 @@ class Gate:
         self._frozen = False
 
     def __enter__(self) -> None:
-        me = threading.get_ident()
         with self._mutex:
-            while self._frozen and me not in self._inside:
-                self._free.wait()
-            self._inside.add(me)
+            self._enter(threading.get_ident())
+
+    def _enter(self, me: int) -> None:
+        while self._frozen and me not in self._inside:
+            self._free.wait()
+        self._inside.add(me)
 
     def __exit__(self, *_: object) -> None:
         with self._mutex:

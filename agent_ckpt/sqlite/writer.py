@@ -7,7 +7,8 @@ all others a daemon worker leads.
 
 A signal can raise KeyboardInterrupt between any two steps of a sync caller. So jobs stay in the queue until they
 are answered, whoever leads next finds everything that an interrupted one left, and what must be let go is let go
-twice, in a `finally` of a `finally`.
+twice, in a `finally` of a `finally`. No loop stands directly in a `with`: from CPython 3.12 on, an interrupt at its
+jump back would skip the `with`'s exit.
 """
 
 from __future__ import annotations
@@ -179,32 +180,35 @@ class Writer:
     def _take(self) -> list[Job]:
         """The next group: bounded in number, and a job that must run alone makes its own."""
         with self._lock:
-            group: list[Job] = []
-            for job in self._queue:
-                if job.answered:
-                    continue
-                if job.alone and group:
-                    break
-                job.begun = True
-                group.append(job)
-                if job.alone or len(group) == GROUP_JOBS:
-                    break
-            return group
+            return self._take_locked()
+
+    def _take_locked(self) -> list[Job]:
+        group: list[Job] = []
+        for job in self._queue:
+            if job.answered:
+                continue
+            if job.alone and group:
+                break
+            job.begun = True
+            group.append(job)
+            if job.alone or len(group) == GROUP_JOBS:
+                break
+        return group
 
     def _tidy(self) -> bool:
         """Take what is answered from the front of the queue; whether any is left."""
         with self._lock:
-            while self._queue and self._queue[0].answered:
-                self._queue.popleft()
-            return bool(self._queue)
+            return self._tidy_locked()
+
+    def _tidy_locked(self) -> bool:
+        while self._queue and self._queue[0].answered:
+            self._queue.popleft()
+        return bool(self._queue)
 
     def _settle(self, jobs: list[Job], error: Callable[[Job], BaseException]) -> None:
         """Answer jobs with an error, each with its own instance."""
         with self._lock:
-            settled = [job for job in jobs if not job.answered]
-            for job in settled:
-                job.result, job.error = None, error(job)
-                job.answered = True
+            settled = _settle_locked(jobs, error)
         announce(settled)
 
     # The leader's side
@@ -282,11 +286,14 @@ class Writer:
         with self._lock:
             self._closing = True
         with self._run:
-            while self._tidy():
-                self._lead(None)
-            with GATE.for_closing():
-                self.close_handle()
+            self._finish()
         self._tokens.put(False)
+
+    def _finish(self) -> None:
+        while self._tidy():
+            self._lead(None)
+        with GATE.for_closing():
+            self.close_handle()
 
     def dispose(self) -> None:
         """Close without a promise to anybody, for a saver that was dropped or that outlives its program."""
@@ -315,3 +322,11 @@ class Writer:
         """Forget the parent's callers and its worker, which does not exist here."""
         self._poison = None
         self._new_locks()
+
+
+def _settle_locked(jobs: list[Job], error: Callable[[Job], BaseException]) -> list[Job]:
+    settled = [job for job in jobs if not job.answered]
+    for job in settled:
+        job.result, job.error = None, error(job)
+        job.answered = True
+    return settled

@@ -11,6 +11,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 from langchain_core import messages as lc
@@ -52,7 +53,7 @@ def states() -> list[dict[str, Any]]:
         "tiny": 1,
         "none": None,
         "plain": {"a": [1, 2.5, True, None, b"\x00\xff", "é"], "b": {}},
-        "tuple": (1, ("a", None)),
+        "id": UUID(int=7),
         "set": {3},
         "snapshot": _DeltaSnapshot([f"item {i} of a snapshot" for i in range(100)]),
         "system": [lc.SystemMessage("be kind"), lc.AIMessageChunk("part", id="x"), lc.RemoveMessage(id="h0")],
@@ -106,7 +107,12 @@ def build(path: Path) -> None:
             conf = {**config["configurable"], **({"run_id": run_id} if run_id else {})}
             saver.put_writes({"configurable": conf}, items, task_id, task_path)
         inner = {"configurable": {"thread_id": "golden", "checkpoint_ns": "sub:1"}}
-        saver.put(inner, checkpoint(9, {"inner": "x" * 100}, {"inner": "0001.5"}), {"source": "input", "step": -1}, {"inner": 1})
+        saver.put(
+            inner,
+            checkpoint(9, {"inner": "x" * 100}, {"inner": "0001.5"}),
+            {"source": "input", "step": -1},
+            {"inner": 1},
+        )
         delta: Any = {"configurable": {"thread_id": "pruned", "checkpoint_ns": ""}}
         for number in range(1, 4):
             made = checkpoint(number, {"x": number}, {"x": number, "d": number})
