@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -337,7 +338,15 @@ def test_run_outlives_the_deletion(
     if not new:
         CONTESTS["new_input"].prepare(saver, config)
     builder: StateGraph[Any, Any, Any, Any] = StateGraph(Counter)
-    builder.add_node("one", lambda state: elsewhere(lambda: other.delete_thread("t")) or {"n": 1})
+
+    def delete() -> None:
+        # With "async" the run's first checkpoint is put beside the node.
+        deadline = time.monotonic() + 20
+        while not other.exists("t") and time.monotonic() < deadline:
+            time.sleep(0.005)
+        other.delete_thread("t")
+
+    builder.add_node("one", lambda state: elsewhere(delete) or {"n": 1})
     builder.add_node("two", lambda state: {"n": 1})
     builder.add_edge(START, "one")
     builder.add_edge("one", "two")

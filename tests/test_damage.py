@@ -304,7 +304,7 @@ def test_a_counter_that_went_astray(change: str, original: Any, store: Path, reo
 def test_a_write_onto_damage_is_refused_or_right(
     column: str, original: Any, store: Path, reopened: Callable[[], Api]
 ) -> None:
-    X
+    """B64: put (a channel kept from a damaged parent) and put_writes give CorruptionError or store what is right."""
     _, configs, truth = original
     table, name = column.split(".")
     config = configs["t"][-1]

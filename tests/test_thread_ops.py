@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from langgraph.types import Overwrite
 
 from agent_ckpt import UsageError
 from tests.conftest import Api
-from tests.kinds import KINDS, Kind
+from tests.kinds import KINDS, Kind, delta_lines, echo_graph
 from tests.looking import counts, dump, heads, history, plain, seen, thread, view
 
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
@@ -182,12 +183,15 @@ def test_prune_keeps_writes_of_a_checkpoint_to_come(api: Api) -> None:
     api.put_writes(at(third), [("x", "early")], "task of the third")
     api.put(at(first), second, METADATA, {"x": 2})
     api.put_writes(at(second), [("x", "late")], "task of the second")
+    api.copy_thread("t", "copy")
     api.prune(["t"])
     assert [item[1] for item in dump(api, "t")] == [second["id"]]
     assert dump(api, "t")[0][5] == [("task of the second", "x", "late")]
     assert api.get_tuple(at(third)) is None
     api.put(at(second), third, METADATA, {"x": 3})
     assert seen(api.get_tuple(at(third)))[5] == [("task of the third", "x", "early")]
+    api.put(thread("copy", checkpoint_ns="", checkpoint_id=second["id"]), third, METADATA, {"x": 3})
+    assert dump(api, "copy")[0] == dump(api, "t")[0]
     api.prune(["t"])
     assert [item[1] for item in dump(api, "t")] == [third["id"]]
 
@@ -246,3 +250,52 @@ def test_late_writes_reach_no_child(api: Api) -> None:
     third = {**empty_checkpoint(), "channel_versions": {"x": 3}}
     api.put(thread("pruned copy", checkpoint_ns="", checkpoint_id=second["id"]), third, metadata, {"x": 3})
     assert trail("pruned copy") == [("task a", "x", "in time"), ("task c", "x", "pending")]
+
+
+def test_long_delta_trail(api: Api) -> None:
+    """B56: a DeltaChannel that is rebuilt from 600 ancestors: whole, in order, before and after prune and copy."""
+    config = thread("t", checkpoint_ns="")
+    for number in range(600):
+        checkpoint = {**empty_checkpoint(), "channel_versions": {"x": number + 1}}
+        metadata = {**METADATA, "step": number, "counters_since_delta_snapshot": {"x": (number, number)}}
+        config = api.saver.put(config, checkpoint, metadata, {"x": number + 1})
+        api.saver.put_writes(config, [("x", number), ("y", -number), ("x", [number])], f"task {number}")
+
+    def trail(thread_id: str, channel: str) -> list[Any]:
+        found = api.get_delta_channel_history(config=thread(thread_id), channels=[channel, "never"])
+        assert found["never"] == {"writes": []}
+        return found[channel]["writes"]
+
+    wanted = [(f"task {n}", "x", value) for n in range(599) for value in (n, [n])]
+    assert trail("t", "x") == wanted
+    assert trail("t", "y") == [(f"task {n}", "y", -n) for n in range(599)]
+    api.copy_thread("t", "copy")
+    api.prune(["t"])
+    for name in ("t", "copy"):
+        assert trail(name, "x") == wanted
+
+
+@pytest.mark.parametrize("durability", ["sync", "exit"])
+@pytest.mark.parametrize("frequency", [2, 1000])
+def test_prune_delta_threads_of_every_origin(api: Api, frequency: int, durability: str) -> None:
+    """B51, B56: DeltaChannels after runs in other durability modes, updates by hand, an Overwrite, and after a change
+    from a plain channel: pruned after each step, a thread holds what its twin holds."""
+    delta = delta_lines(frequency)
+    steps: list[Any] = [
+        lambda config: api.invoke(echo_graph(api.saver), {"log": ["plain"]}, config, durability=durability),
+        lambda config: api.invoke(delta(api.saver), {"log": ["delta"]}, config, durability=durability),
+        lambda config: api.update_state(delta(api.saver), config, {"log": ["by hand"]}, as_node="last"),
+        lambda config: api.invoke(delta(api.saver), {"log": ["more"]}, config, durability=durability),
+        lambda config: api.update_state(delta(api.saver), config, {"log": Overwrite(["reset"])}, as_node="set"),
+        lambda config: api.update_state(delta(api.saver), config, {"keys": {"k": "v"}}, as_node="set"),
+        lambda config: api.invoke(delta(api.saver), None, config, durability=durability),
+        lambda config: api.invoke(delta(api.saver), {"log": ["end"]}, config, durability=durability),
+    ]
+    for step in steps:
+        for name in ("pruned", "twin"):
+            step(thread(name))
+        wanted = view(api.get_state(delta(api.saver), thread("twin")))
+        api.prune(["pruned"])
+        assert view(api.get_state(delta(api.saver), thread("pruned"))) == wanted
+    assert wanted["values"]["log"][0] == "reset"
+    assert wanted["values"]["keys"]["k"] == "v"

@@ -79,7 +79,7 @@ class World(Api):
     def note_history(self, graph: Graph, config: Any) -> list[Any]:
         """Observe a thread's whole history, what is stored of it, and its current state with its subgraphs'."""
         for item in self.list({"configurable": {**config["configurable"], "checkpoint_ns": ""}}):
-            stored = {key: item.checkpoint[key] for key in ("id", "ts", "channel_values", "updated_channels")}
+            stored = {key: item.checkpoint.get(key) for key in ("id", "ts", "channel_values", "updated_channels")}
             self.note([stored, item.metadata, item.pending_writes, item.parent_config])
         self.note(self.get_state(graph, config, subgraphs=True))
         return self.note(self.history(graph, config))

@@ -13,6 +13,11 @@ from hashlib import blake2b
 
 import xxhash
 
+from agent_ckpt.codec.pack import PackError, pack
+
+Coordinates = tuple[bytes | str | int | None, ...]
+"""Where a row stands: its role, thread, namespace, id and commit sequence."""
+
 DIGEST_SIZE = 16
 CHECK_SIZE = 8
 
@@ -27,11 +32,11 @@ def combined(digests: Iterable[bytes], secret: bytes) -> bytes:
     return blake2b(b"".join(digests), digest_size=CHECK_SIZE, key=secret).digest()
 
 
-def checksum(parts: Iterable[bytes | str | int | None]) -> bytes:
-    """xxh3 of 64 bits over length-prefixed parts, so that no two lists of parts look alike."""
-    h = xxhash.xxh3_64()
-    for part in parts:
-        raw = part if isinstance(part, bytes) else repr(part).encode("utf-8", "surrogatepass")
-        h.update(len(raw).to_bytes(8, "little"))
-        h.update(raw)
-    return h.digest()
+def checksum(framed: bytes, coordinates: Coordinates) -> bytes:
+    """xxh3 of 64 bits over a frame and its coordinates, length-prefixed, so that no two pairs look alike."""
+    try:
+        place = pack(list(coordinates))
+    except PackError:
+        # A name with a lone surrogate; it is refused elsewhere, here it must only not match another.
+        place = repr(coordinates).encode("utf-8", "surrogatepass")
+    return xxhash.xxh3_64_digest(len(framed).to_bytes(8, "little") + framed + place)

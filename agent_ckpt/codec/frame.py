@@ -38,7 +38,7 @@ CHECKPOINT_ROW = 16
 WRITES_ROW = 17
 HISTORY_ROW = 18
 
-Coordinates = tuple[bytes | str | int | None, ...]
+Coordinates = digest.Coordinates
 
 
 class FrameError(Exception):
@@ -69,7 +69,7 @@ def seal_row(codec: int, payload: bytes, coordinates: Coordinates, method: str) 
     """Frame a row's payload and bind it to its coordinates."""
     compression, packed = compress.compress(payload, method)
     framed = _header(codec, compression) + packed
-    return framed + digest.checksum((framed, *coordinates))
+    return framed + digest.checksum(framed, coordinates)
 
 
 def open_row(codec: int, frame: bytes, coordinates: Coordinates) -> bytes:
@@ -79,7 +79,7 @@ def open_row(codec: int, frame: bytes, coordinates: Coordinates) -> bytes:
         FrameError: when a byte changed, the row was moved, or the format is newer.
     """
     framed, check = frame[:-8], frame[-8:]
-    if len(frame) < HEADER_SIZE + 8 or digest.checksum((framed, *coordinates)) != check:
+    if len(frame) < HEADER_SIZE + 8 or digest.checksum(framed, coordinates) != check:
         raise FrameError("its checksum does not match its bytes and place")
     found, compression, payload = _split(framed)
     if found != codec:

@@ -92,7 +92,7 @@ class _Store:
         self._inode: fork.Inode | None = None
         self._guard: guard.Guard | None = None
         wait_s = options.busy_timeout_s
-        self.writer = Writer(where.path, self._open_writer, self.counter, wait_s, options.queue_size)
+        self.writer = Writer(where.path, self._open_writer, self._close_rest, self.counter, wait_s, options.queue_size)
         self.pool = ReaderPool(where.path, self._open_reader, self.counter)
         self.loops = LoopReaders(where.path, self._open_reader, self.counter)
 
@@ -252,7 +252,6 @@ class _Store:
         self.pool.close()
         self.loops.stop()
         self.writer.close()
-        self._close_rest()
 
     def dispose(self) -> None:
         """Close what can be closed without waiting: the saver was dropped, or the program ends."""
@@ -261,9 +260,9 @@ class _Store:
         self.pool.close()
         self.loops.stop(0.0)
         self.writer.dispose()
-        self._close_rest()
 
     def _close_rest(self) -> None:
+        """After the writer, which may still be at work when a dropped saver is collected."""
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             keeper.close()

@@ -39,10 +39,27 @@ class Writer:
     """Runs write programs. Every method may be called from any OS thread."""
 
     def __init__(
-        self, path: str, open_handle: Callable[[], Handle], counter: Counter, busy_timeout_s: float, places: int
+        self,
+        path: str,
+        open_handle: Callable[[], Handle],
+        on_end: Callable[[], None],
+        counter: Counter,
+        busy_timeout_s: float,
+        places: int,
     ) -> None:
+        """
+        Args:
+            path: the database file, for messages.
+            open_handle: opens the connection, at the first write and after a fork.
+            on_end: called when the last handle is closed for good, maybe more than once; what the handle
+                stands on may go then, and not before.
+            counter: hears of each statement.
+            busy_timeout_s: how long a call waits for a lock, or for a place.
+            places: how many jobs may queue.
+        """
         self._path = path
         self._open_handle = open_handle
+        self._on_end = on_end
         self._counter = counter
         self._busy_timeout_s = busy_timeout_s
         self._places = places
@@ -174,8 +191,8 @@ class Writer:
             while self._queue:
                 with self._run:
                     self._lead(None)
-        with self._run, GATE.for_closing():
-            self.close_handle()
+        with self._run:
+            self._end_for_good()
 
     def _take(self) -> list[Job]:
         """The next group: bounded in number, and a job that must run alone makes its own."""
@@ -292,8 +309,7 @@ class Writer:
     def _finish(self) -> None:
         while self._tidy():
             self._lead(None)
-        with GATE.for_closing():
-            self.close_handle()
+        self._end_for_good()
 
     def dispose(self) -> None:
         """Close without a promise to anybody, for a saver that was dropped or that outlives its program."""
@@ -301,11 +317,15 @@ class Writer:
         if not self._run._is_owned():  # type: ignore[attr-defined]
             try:
                 if self._run.acquire(blocking=False):
-                    with GATE.for_closing():
-                        self.close_handle()
+                    self._end_for_good()
             finally:
                 self._let_go()
         self._tokens.put(False)
+
+    def _end_for_good(self) -> None:
+        with GATE.for_closing():
+            self.close_handle()
+        self._on_end()
 
     def close_handle(self) -> None:
         handle, self._handle = self._handle, None
