@@ -86,7 +86,7 @@ def thread_id_of(thread: Any) -> str:
             thread.encode()
         except UnicodeEncodeError:
             raise UsageError("thread_id holds a lone surrogate, which is no valid text: use another id") from None
-        return thread
+        return _exact(thread)
     if isinstance(thread, UUID) or (isinstance(thread, int) and not isinstance(thread, bool)):
         return str(thread)
     raise UsageError(
@@ -126,10 +126,15 @@ def _configurable(config: Any) -> Mapping[str, Any]:
     return conf
 
 
+def _exact(text: str) -> str:
+    """The plain text of a `str` subclass: a row's checksum is over exact types."""
+    return text if type(text) is str else str.__str__(text)
+
+
 def _text(conf: Mapping[str, Any], key: str) -> str | None:
     value = conf.get(key)
     if value is None or isinstance(value, str):
-        return value
+        return value if value is None else _exact(value)
     if isinstance(value, UUID):
         return str(value)
     raise UsageError(f"{key} must be text, got {type(value).__name__}")

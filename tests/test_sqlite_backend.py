@@ -426,3 +426,23 @@ def test_queries_have_no_unnamed_text() -> None:
     for name, text in queries.QUERIES.items():
         assert "" not in (name, text.strip()), name
         assert list(queries.split(text)), name
+
+
+def test_lock_met_while_opening_the_writer(tmp_path: Path) -> None:
+    """A writer whose connection meets a lock as it is opened waits for it, as for any other."""
+    backend = backend_on(tmp_path / "a.db")
+    open_handle, met = backend._store.writer._open_handle, []
+
+    def locked_at_first() -> group.Handle:
+        met.append(True)
+        if len(met) < 3:
+            error = sqlite3.OperationalError("database is locked")
+            error.sqlite_errorcode = sqlite3.SQLITE_BUSY_RECOVERY
+            raise error
+        return open_handle()
+
+    backend._store.writer.close_handle()
+    backend._store.writer._open_handle = locked_at_first
+    backend.run(add("a"), write=True)
+    assert len(met) == 3
+    backend.close()

@@ -600,3 +600,18 @@ def test_metadata_that_cannot_be_stored_is_named(saver: AgentSaver, form: str) -
         )
     assert caught.value.path == "metadata['odd']['a']"
     assert not api.exists("t")
+
+
+def test_a_put_after_another_saver_pruned(open_saver: Callable[..., AgentSaver], form: str) -> None:
+    """A run that goes on after its thread was pruned elsewhere stores again what it knew and what is gone meanwhile."""
+    thread = Thread(Api(open_saver(), form))
+    dropped = {
+        "text": "a text that only the pruned checkpoint held " * 9,
+        "list": [f"item {i} of a list" for i in range(300)],
+    }
+    thread.put(**dropped)
+    thread.put(text="another", list=["another"])
+    open_saver().prune(["t"])
+    thread.put(**dropped)
+    for api in (thread.api, Api(open_saver(), form)):
+        assert values_at(api, thread.config) == dropped

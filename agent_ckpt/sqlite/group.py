@@ -39,20 +39,18 @@ class Handle:
         self.bytes = 0
 
     def begin(self) -> bool:
-        """Begin a write transaction; False if the guard or SQLite's lock is held by another process or connection.
+        """Begin a write transaction; False if another process holds the guard.
 
         The caller holds `mutex`, and calls `end` in every case.
+
+        Raises:
+            sqlite3.Error: SQLITE_BUSY if somebody who doesn't know the guard holds SQLite's lock.
         """
         if self.guard is not None and not self.guard.lock_file():
             return False
         # An interrupt can have kept the last transaction from being ended.
         roll_back(self.connection, self.counter)
-        try:
-            self.counter.control(self.connection, "BEGIN IMMEDIATE")
-        except sqlite3.Error as exc:
-            if errors.is_busy(exc):
-                return False
-            raise
+        self.counter.control(self.connection, "BEGIN IMMEDIATE")
         return True
 
     def statement(self, step: Statement) -> list[Row]:

@@ -243,22 +243,21 @@ class Writer:
     def _attempt(self, own: Job | None) -> bool:
         """Try once to get the write lock and run a group; False if the lock is held by somebody else."""
         try:
+            # Opening can meet a lock as well: that of another process which closes the file or recovers its WAL.
             handle = self._handle or self._open_handle()
             self._handle = handle
+            with handle.mutex:
+                try:
+                    if handle.begin():
+                        self._run_group(handle, self._take(), own)
+                        return True
+                finally:
+                    self._end(handle)
         except Exception as exc:
-            self._fail(self._take(), exc)
-            return True
-        with handle.mutex:
-            try:
-                if handle.begin():
-                    self._run_group(handle, self._take(), own)
-                    return True
-            except Exception as exc:
+            if not errors.is_busy(exc):
                 # Whatever it is, its callers hear of it: on the worker nobody else would.
                 self._fail(self._take(), exc)
                 return True
-            finally:
-                self._end(handle)
         self._expire()
         return False
 

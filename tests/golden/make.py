@@ -124,6 +124,7 @@ def build(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("VACUUM")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    path.with_name(path.name + "-lock").unlink(missing_ok=True)
 
 
 def main() -> None:
