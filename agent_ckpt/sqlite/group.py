@@ -37,6 +37,7 @@ class Handle:
         self.wal = wal_watch
         self.mutex = threading.RLock() if guard is None else guard.mutex
         self.bytes = 0
+        self.read_only = False
 
     def begin(self) -> bool:
         """Begin a write transaction; False if another process holds the guard.
@@ -147,6 +148,7 @@ def _run_one(handle: Handle, job: Job, own: Job | None, single: bool) -> None:
         if own is not None and not isinstance(exc, Exception):
             raise
         job.error = as_ours(exc, handle.path, job)
+        handle.read_only = handle.read_only or errors.code(exc) == sqlite3.SQLITE_READONLY
         if errors.code(exc) in _UNDOES_ALL or not connection.in_transaction:
             raise _Undone from exc
         if not single:

@@ -250,6 +250,7 @@ class Writer:
                 try:
                     if handle.begin():
                         self._run_group(handle, self._take(), own)
+                        self._renew_if_read_only(handle)
                         return True
                 finally:
                     self._end(handle)
@@ -260,6 +261,17 @@ class Writer:
                 return True
         self._expire()
         return False
+
+    def _renew_if_read_only(self, handle: Handle) -> None:
+        """Drop a connection that can only read, so that the next write opens a new one.
+
+        SQLite opens a file that may not be written for reading only, and for good: also when the rights are given
+        back.
+        """
+        if handle.read_only:
+            self._end(handle)
+            self._handle = None
+            handle.connection.close()
 
     def _run_group(self, handle: Handle, group: list[Job], own: Job | None) -> None:
         try:
