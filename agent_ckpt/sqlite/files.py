@@ -11,6 +11,7 @@ import logging
 import os
 import stat
 import threading
+from contextlib import suppress
 
 from agent_ckpt.errors import ReadOnlyError
 from agent_ckpt.sqlite import fork
@@ -97,3 +98,12 @@ def held_by_this_process(inode: fork.Inode) -> bool:
         except OSError:
             continue
     return False
+
+
+def share_mode(path: str) -> None:
+    """Give -wal and -shm the file's own permission bits, where they are there and it can be done; by path only."""
+    with suppress(OSError):
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+        for suffix in ("-wal", "-shm"):
+            with suppress(OSError):
+                os.chmod(path + suffix, mode)

@@ -24,7 +24,7 @@ from queue import SimpleQueue
 
 from agent_ckpt.backend import Factory, T
 from agent_ckpt.errors import CkptError, ClosedError, PoisonedError, UnavailableError, UsageError
-from agent_ckpt.sqlite import errors
+from agent_ckpt.sqlite import errors, files
 from agent_ckpt.sqlite.drive import Counter
 from agent_ckpt.sqlite.fork import GATE
 from agent_ckpt.sqlite.group import Handle, run_group
@@ -244,6 +244,9 @@ class Writer:
         """Try once to get the write lock and run a group; False if the lock is held by somebody else."""
         try:
             # Opening can meet a lock as well: that of another process which closes the file or recovers its WAL.
+            if self._handle is None:
+                # A -wal that was made while the file could not be written can't be written now.
+                files.share_mode(self._path)
             handle = self._handle or self._open_handle()
             self._handle = handle
             with handle.mutex:
@@ -258,6 +261,9 @@ class Writer:
             if not errors.is_busy(exc):
                 # Whatever it is, its callers hear of it: on the worker nobody else would.
                 self._fail(self._take(), exc)
+                if errors.code(exc) == sqlite3.SQLITE_READONLY and self._handle is not None:
+                    self._handle.read_only = True
+                    self._renew_if_read_only(self._handle)
                 return True
         self._expire()
         return False
