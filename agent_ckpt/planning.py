@@ -22,7 +22,7 @@ from agent_ckpt.codec import expand, frame, tree
 from agent_ckpt.codec.plan import RUN_FROM, Planner
 from agent_ckpt.codec.values import DecodeError, ValueCodec
 from agent_ckpt.core.hot import HotThread, path_of
-from agent_ckpt.core.put import KEEP, PutPlan, Target
+from agent_ckpt.core.put import KEEP, PutPlan, Target, Written
 from agent_ckpt.core.read import Found
 from agent_ckpt.core.rows import damaged
 from agent_ckpt.core.session import Session
@@ -41,9 +41,11 @@ class Planning:
 
     def __init__(self, codec: ValueCodec, hot: HotThread | None, compression: str) -> None:
         self.hot = hot if hot is not None else HotThread(0, 0, os.urandom(_SECRET_SIZE))
+        # Before the first look: what another write adds meanwhile must not count as known here.
+        self._known = self.hot.count
         self._codec = codec
         self._compression = compression
-        self._ns = ""
+        self._ns, self._checkpoint_id = "", ""
         self._planner = Planner(
             codec,
             self.hot.entry_of,
@@ -73,7 +75,7 @@ class Planning:
         if not isinstance(checkpoint_id, str) or not checkpoint_id:
             raise UsageError("the checkpoint has no id")
         place = at._replace(checkpoint_id=checkpoint_id)
-        self._ns = place.ns
+        self._ns, self._checkpoint_id = place.ns, checkpoint_id
         full = get_checkpoint_metadata(config, metadata)  # type: ignore[arg-type]
         rest = {key: value for key, value in checkpoint.items() if key not in _OWN_KEYS}
         updated = checkpoint.get("updated_channels")
@@ -86,13 +88,14 @@ class Planning:
             self._whole(full, "metadata"),
             self._whole(rest, "checkpoint") if rest else None,
         )
-        channels = self._channels(checkpoint, new_versions)
+        channels, inherits = self._channels(at, checkpoint, new_versions)
         return PutPlan(
             place,
             at.checkpoint_id,
             run_id_of(config, full),
             body,
             channels,
+            inherits,
             self._target(),
             self._framed([plan for _, _, plan in channels]),
             self._compression,
@@ -131,16 +134,19 @@ class Planning:
             session,
         )
 
-    def remember(self, stored: Sequence[tuple[Entry, int]]) -> None:
+    def remember(self, written: Written) -> None:
         """Learn from a committed write what is stored now."""
-        self.hot.adopt(stored)
+        if written.assembled is not None:
+            self.hot.adopt(written.assembled.stored)
+        if written.channels:
+            self.hot.bodies[self._ns] = (self._checkpoint_id, written.channels)
         for path, seq in self._planner.sequences.items():
             if seq.state is not None:
                 self.hot.keep_sequence((self._ns, path), seq.state)
         self.hot.arrays.update({(self._ns, path): array for path, array in self._planner.arrays.items()})
 
     def _target(self) -> Target:
-        return Target(self.hot.thread, self.hot.collected, self.hot.secret)
+        return Target(self.hot.thread, self.hot.collected, self.hot.secret, self._known)
 
     def _whole(self, value: Any, path: str) -> bytes:
         try:
@@ -149,8 +155,16 @@ class Planning:
             raise self._codec.refuse(value, path, exc) from exc
 
     def _channels(
-        self, checkpoint: Checkpoint, new_versions: Mapping[str, Any]
-    ) -> list[tuple[str, Any, Any]]:
+        self, at: Place, checkpoint: Checkpoint, new_versions: Mapping[str, Any]
+    ) -> tuple[list[tuple[str, Any, Any]], bool]:
+        """Name, version and plan of each channel; and whether one has its parent's reference.
+
+        A channel that keeps its parent's value gets the reference here if the parent is the
+        checkpoint put or restored last, else KEEP, and then the transaction reads the parent.
+        """
+        parent_id, before = self.hot.bodies.get(at.ns, (None, {}))
+        known = at.checkpoint_id is not None and parent_id == at.checkpoint_id
+        inherits = False
         values = checkpoint.get("channel_values") or {}
         versions = checkpoint.get("channel_versions") or {}
         channels: list[tuple[str, Any, Any]] = []
@@ -159,11 +173,15 @@ class Planning:
                 plan: Any = self._planner.plan(values[name], path_of(name))
             else:
                 plan = None if name in new_versions else KEEP
+                if plan is KEEP and known:
+                    inherits = True
+                    its_version, ref = before.get(name, (None, None))
+                    plan = ref if its_version == version else None
             channels.append((name, version, plan))
         for name, value in values.items():
             if name not in versions:
                 channels.append((name, None, self._planner.plan(value, path_of(name))))
-        return channels
+        return channels, inherits
 
     def _framed(self, plans: Sequence[Any]) -> dict[bytes, bytes]:
         """Frames of what isn't known to be stored, made outside the transaction."""
@@ -250,7 +268,9 @@ class Reading:
         if found.body is None:
             return
         expander = expand.Expander(self._codec, found.blobs.entries, found.thread.secret, found.blobs.faults)
-        for name, _, ref in found.body.channels:
+        channels = {name: (version, ref) for name, version, ref in found.body.channels}
+        hot.bodies[found.row.place.ns] = (found.row.place.checkpoint_id, channels)
+        for name, (_, ref) in channels.items():
             if name in found.states:
                 continue
             path = (found.row.place.ns, path_of(name))

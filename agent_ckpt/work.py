@@ -162,7 +162,7 @@ def _remember(store: Store, thread_id: str, planning: Planning, written: Written
     hot: HotThread = planning.hot
     if hot.thread == 0:
         hot.thread, hot.collected = written.row.thread, written.row.collected
-    planning.remember(written.assembled.stored)
+    planning.remember(written)
     store.hot.keep(thread_id, hot)
 
 

@@ -20,7 +20,8 @@ FACTORY_DICTIONARY = 16
 """Compression ids from here on: zstd with factory dictionary number id - 16."""
 
 _LEVEL = 3
-_TOO_SMALL = 24
+_TOO_SMALL = 128
+"""Below this a call of zstd (and its hand-over of the interpreter lock) costs more than the bytes are worth."""
 _DICTIONARY_BELOW = 32 * 1024
 _LARGEST = 1 << 30
 _FORMAT = zstandard.FORMAT_ZSTD1_MAGICLESS

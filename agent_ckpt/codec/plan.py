@@ -21,6 +21,7 @@ RUN_FROM = 64
 """Lists of messages from this length are compared as a run: shorter ones are packed as quickly."""
 _DEEPEST = 16
 _PIECE = bytes((frame.PIECE,))
+_ATOMS = (type(None), bool, int, float)
 
 
 class Planner:
@@ -56,9 +57,11 @@ class Planner:
         Raises:
             ValueNotStorableError: naming the path of the part that can't be kept.
         """
+        kind = type(value)
         if not self._codec.splits:
             return self._plan_opaque(self._encode(value, path), path)
-        kind = type(value)
+        if kind in _ATOMS or (kind is str and len(value) <= INLINE_UP_TO):
+            return self._leaf(self._encode(value, path))
         if kind is DeltaSnapshot:
             return Seq(tree.SNAPSHOT, [self.plan(value.value, path, depth + 1)])
         if kind is list:

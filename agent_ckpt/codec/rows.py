@@ -118,9 +118,14 @@ def _list(payload: bytes, size: int) -> list[Any]:
     return found
 
 
+_USUAL_TIME = len("2026-01-01T00:00:00.000001+00:00")
+
+
 def _short_time(ts: str) -> int | str:
     """Microseconds since 1970 where that gives the same text back: 9 bytes in place of 32."""
     try:
+        if len(ts) != _USUAL_TIME or not ts.endswith("+00:00"):
+            return ts
         moment = datetime.fromisoformat(ts)
         if moment.tzinfo is None:
             return ts

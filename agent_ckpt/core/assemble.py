@@ -32,8 +32,9 @@ class Assembled:
 class _Numbering:
     """Numbers of blobs by address, within one run of the program."""
 
-    def __init__(self, row: ThreadRow, frames: dict[bytes, bytes], method: str) -> None:
+    def __init__(self, row: ThreadRow, known: int, frames: dict[bytes, bytes], method: str) -> None:
         self.row = row
+        self._all_known = known == row.next_blob - 1
         self.next = row.next_blob
         self.by_address: dict[bytes, int] = {}
         self.inserts: list[tuple[int, bytes, bytes]] = []
@@ -50,7 +51,7 @@ class _Numbering:
     def find(self, entries: Iterable[Entry]) -> Program[None]:
         """Number entries: as they are stored, or anew."""
         wanted = {entry.digest: entry for entry in entries if entry.digest not in self.by_address}
-        if wanted and self.row.next_blob > 1:
+        if wanted and not self._all_known:
             base = first_blob(self.row.thread)
             found = yield Statement("blobs_by_digest", (b"".join(wanted), base, last_blob(self.row.thread)))
             self.by_address.update({address: number for address, number in found})
@@ -74,17 +75,18 @@ class _Numbering:
 
 
 def assemble(
-    plans: list[tree.Plan | Ref], row: ThreadRow, frames: dict[bytes, bytes], method: str
+    plans: list[tree.Plan | Ref], row: ThreadRow, known: int, frames: dict[bytes, bytes], method: str
 ) -> Program[Assembled]:
     """Resolve plans to references and store the blobs that are new.
 
     Args:
         plans: plans, or references that stay as they are (None, or a parent's).
         row: the thread's row in this transaction.
+        known: how many of its blobs the plans were made with.
         frames: frames made before, by address.
         method: compression of what is framed here.
     """
-    numbering = _Numbering(row, frames, method)
+    numbering = _Numbering(row, known, frames, method)
     planned = [plan for plan in plans if isinstance(plan, (Entry, tree.Seq))]
     yield from numbering.find(e for plan in planned for e in tree.entries_of(plan) if not e.number)
     by_depth: dict[int, list[tree.Seq]] = {}

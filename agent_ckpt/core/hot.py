@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable
+from typing import Any
 
 from agent_ckpt.codec import digest
 from agent_ckpt.codec.arrays import KnownArray
@@ -38,11 +39,14 @@ class HotThread:
         thread, collected: the state of the thread's row that this was learnt from; thread is 0
             for a thread that isn't stored yet.
         secret: the key of its addresses.
+        bodies: by namespace, the checkpoint put or restored last: its id, its channels' versions and references.
         sequences, arrays: what stood last under a namespace and a channel's path.
         size: its bytes, roughly; counted: those that the cache's total holds.
     """
 
-    __slots__ = ("_by_number", "_known", "arrays", "collected", "counted", "secret", "sequences", "size", "thread")
+    __slots__ = (
+        "_by_number", "_known", "arrays", "bodies", "collected", "counted", "secret", "sequences", "size", "thread",
+    )  # fmt: skip
 
     def __init__(self, thread: int, collected: int, secret: bytes) -> None:
         self.thread = thread
@@ -50,10 +54,16 @@ class HotThread:
         self.secret = secret
         self._known: dict[bytes, Entry] = {}
         self._by_number: dict[int, Entry] = {}
+        self.bodies: dict[str, tuple[str | None, dict[str, tuple[Any, Ref]]]] = {}
         self.sequences: dict[tuple[str, str], State] = {}
         self.arrays: dict[tuple[str, str], KnownArray] = {}
         self.size = _BASE
         self.counted = 0
+
+    @property
+    def count(self) -> int:
+        """How many blobs are known."""
+        return len(self._by_number)
 
     def fits(self, row: ThreadRow) -> bool:
         return self.thread == row.thread and self.collected == row.collected

@@ -24,11 +24,18 @@ class ReplanError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a plan was made for: the thread's number (0: not stored), its `collected`, its secret."""
+    """What a plan was made for.
+
+    Attributes:
+        thread: the thread's number (0: not stored).
+        collected, secret: as in its row.
+        known: how many of its blobs are known in memory; when that is all, what isn't known is new.
+    """
 
     thread: int
     collected: int
     secret: bytes
+    known: int
 
     def check(self, row: ThreadRow | None) -> None:
         """Raise ReplanError unless the row is the one that the plan was made for."""
@@ -50,7 +57,8 @@ class PutPlan:
     Attributes:
         place, parent_id, run_id: where it goes.
         body: everything but the channels.
-        channels: name, channel_version, and a plan, None (no value) or KEEP.
+        channels: name, channel_version, and a plan, a reference, None (no value) or KEEP.
+        inherits: whether a channel has its parent's reference, so that the parent must be there.
         target, frames: what the plans were made with (`assemble`).
         compression: for what is framed in the transaction.
         session: the session it belongs to, if any.
@@ -61,6 +69,7 @@ class PutPlan:
     run_id: str | None
     body: Body
     channels: list[tuple[str, Any, Any]]
+    inherits: bool
     target: Target
     frames: dict[bytes, bytes]
     compression: str
@@ -75,13 +84,13 @@ class Written:
         row: the thread's row as it is now.
         stored: False when nothing changed, since it was stored already.
         assembled: the blobs.
-        refs: for a put, the reference of each channel by name.
+        channels: for a put, the channel_version and reference of each channel by name.
     """
 
     row: ThreadRow
     stored: bool
     assembled: Assembled | None = None
-    refs: dict[str, Ref] = field(default_factory=dict)
+    channels: dict[str, tuple[Any, Ref]] = field(default_factory=dict)
 
 
 def put(plan: PutPlan) -> Program[Written]:
@@ -96,7 +105,8 @@ def put(plan: PutPlan) -> Program[Written]:
     place = plan.place
     key = ids.shrink(place.checkpoint_id or "")
     parent_key = ids.shrink(plan.parent_id) if plan.parent_id else None
-    found = yield Statement("put_begin", (place.thread_id, place.ns, key, parent_key))
+    reads_parent = any(part is KEEP for _, _, part in plan.channels)
+    found = yield Statement("put_begin", (place.thread_id, place.ns, key, parent_key, reads_parent))
     state = found[0] if found else None
     row = thread_row(state) if state else None
     if plan.session is not None and not owns(row, plan.session):
@@ -112,10 +122,11 @@ def put(plan: PutPlan) -> Program[Written]:
         space = None
     else:
         space = state[6]
-    assembled = yield from assemble(_kept(plan, state, row), row, plan.frames, plan.compression)
+    assembled = yield from assemble(_kept(plan, state, row), row, plan.target.known, plan.frames, plan.compression)
     body = plan.body
-    names = [(name, version) for name, version, _ in plan.channels]
-    body.channels = [(name, version, ref) for (name, version), ref in zip(names, assembled.refs, strict=True)]
+    body.channels = [
+        (name, version, ref) for (name, version, _), ref in zip(plan.channels, assembled.refs, strict=True)
+    ]
     payload = rows.pack_body(body)
     if existing is not None:
         if _same(existing, plan, payload):
@@ -133,8 +144,8 @@ def put(plan: PutPlan) -> Program[Written]:
     yield Statement("insert_checkpoint", (sequence, space, key, parent_key, run, framed))
     owner = plan.session.id if plan.session is not None else None
     yield Statement("update_thread", (row.thread, sequence, owner, assembled.next_blob))
-    row = row._replace(revision=sequence, session=owner, next_blob=assembled.next_blob)
-    return Written(row, True, assembled, {name: ref for name, _, ref in body.channels})
+    row = ThreadRow(row.thread, sequence, owner, assembled.next_blob, row.collected, row.secret)
+    return Written(row, True, assembled, {name: (version, ref) for name, version, ref in body.channels})
 
 
 def _new_thread(plan: PutPlan, sequence: int) -> Program[ThreadRow]:
@@ -174,13 +185,15 @@ def _check_parent(plan: PutPlan, row: ThreadRow, state: Row) -> None:
 
 def _kept(plan: PutPlan, state: Row | None, row: ThreadRow) -> list[tree.Plan | Ref]:
     """The plans, with the parent's reference where a channel keeps its value."""
-    if not any(part is KEEP for _, _, part in plan.channels):
-        return [part for _, _, part in plan.channels]
+    parts = [part for _, _, part in plan.channels]
+    keeps = any(part is KEEP for part in parts)
+    if not keeps and not plan.inherits:
+        return parts
     before: dict[str, tuple[Any, Ref]] = {}
     if state is None or state[13] is None:
-        if plan.session is not None and plan.parent_id is not None:
-            raise parent_gone(plan.session, row, plan.parent_id)
-    else:
+        if plan.parent_id is not None and (plan.session is not None or plan.inherits):
+            raise parent_gone(plan.place.thread_id, plan.session, row, plan.parent_id)
+    elif keeps:
         parent = _checkpoint(plan.place._replace(checkpoint_id=plan.parent_id), state[13:17])
         before = {name: (version, ref) for name, version, ref in body_of(parent).channels}
     return [_inherit(before.get(name), version) if part is KEEP else part for name, version, part in plan.channels]

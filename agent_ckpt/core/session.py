@@ -111,16 +111,18 @@ def stale_checkpoint(
     )
 
 
-def parent_gone(session: Session, row: ThreadRow, parent_id: str) -> ThreadConflictError:
-    """The error for a put whose parent was pruned or deleted after the session restored it."""
+def parent_gone(
+    thread_id: str, session: Session | None, row: ThreadRow, parent_id: str | None
+) -> ThreadConflictError:
+    """The error for a put whose parent was pruned or deleted after it was restored."""
     return ThreadConflictError(
-        f"put refused for thread {session.thread_id!r}: checkpoint {parent_id!r}, which this run restored, was pruned "
+        f"put refused for thread {thread_id!r}: checkpoint {parent_id!r}, which this run restored, was pruned "
         f"or deleted meanwhile, and the new one would build on it. Nothing of it was stored. Read the thread again.",
-        thread_id=session.thread_id,
+        thread_id=thread_id,
         reason="deleted",
-        expected=session.base,
+        expected=session.base if session is not None else None,
         found=row.revision,
-        wrote=session.wrote,
+        wrote=session.wrote if session is not None else False,
         checkpoint_id=parent_id,
     )
 

@@ -13,7 +13,7 @@ from agent_ckpt.core.assemble import assemble
 from agent_ckpt.core.put import Target, Written, new_thread
 from agent_ckpt.core.rows import check_sequence, damaged, thread_row, writes_row
 from agent_ckpt.core.session import Session, conflict, owns
-from agent_ckpt.model import Place, Ref, TaskWrites, WritesRow
+from agent_ckpt.model import Place, Ref, TaskWrites, ThreadRow, WritesRow
 
 Merged = dict[tuple[str, int], tuple[str, str, Ref]]
 """(task_id, index) to (task_path, channel, reference)."""
@@ -78,7 +78,7 @@ def put_writes(plan: WritesPlan) -> Program[Written]:
         except frame.FrameError as exc:
             raise damaged(place, "a row of pending writes", str(exc)) from exc
     planned = [w for w in plan.writes if w[0] < 0 or (plan.task_id, w[0]) not in stored]
-    assembled = yield from assemble([part for _, _, part in planned], row, plan.frames, plan.compression)
+    assembled = yield from assemble([part for _, _, part in planned], row, plan.target.known, plan.frames, plan.compression)
     writes = [
         (idx, channel, ref)
         for (idx, channel, _), ref in zip(planned, assembled.refs, strict=True)
@@ -96,10 +96,10 @@ def put_writes(plan: WritesPlan) -> Program[Written]:
     owner = plan.session.id if plan.session is not None else None
     if raises_revision:
         yield Statement("update_thread", (row.thread, sequence, owner, assembled.next_blob))
-        row = row._replace(revision=sequence, session=owner)
+        row = ThreadRow(row.thread, sequence, owner, assembled.next_blob, row.collected, row.secret)
     else:
         yield Statement("update_next_blob", (row.thread, assembled.next_blob))
-    return Written(row._replace(next_blob=assembled.next_blob), True, assembled)
+    return Written(row, True, assembled)
 
 
 def _at_the_front(state: Row | None, key: bytes | str) -> bool:

@@ -37,6 +37,7 @@ class Handle:
         self.wal = wal_watch
         self.mutex = threading.RLock() if guard is None else guard.mutex
         self.bytes = 0
+        self.weighs = False
         self.read_only = False
 
     def begin(self) -> bool:
@@ -56,8 +57,9 @@ class Handle:
 
     def statement(self, step: Statement) -> list[Row]:
         """Execute one step of a program, and weigh what it binds."""
-        for values in step.params if step.many else (step.params,):
-            self.bytes += _weight(values)
+        if self.weighs:
+            for values in step.params if step.many else (step.params,):
+                self.bytes += _weight(values)
         return self.counter.statement(self.connection, step)
 
     def end(self) -> None:
@@ -110,7 +112,7 @@ def run_group(handle: Handle, group: list[Job], own: Job | None) -> None:
     Raises:
         PoisonedError: if COMMIT failed with an I/O error. Nobody was answered.
     """
-    handle.bytes = 0
+    handle.bytes, handle.weighs = 0, len(group) > 1
     ran: list[Job] = []
     for job in group:
         if handle.bytes > GROUP_BYTES:

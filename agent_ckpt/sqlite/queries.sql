@@ -67,7 +67,7 @@ UPDATE store SET sequence = sequence + ?1 WHERE one = 1 RETURNING sequence;
 
 -- name: put_begin
 SELECT t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.space, h.id, h.seq,
-       e.seq, e.parent, e.run, e.frame, p.seq, p.parent, p.run, p.frame
+       e.seq, e.parent, e.run, e.frame, p.seq, p.parent, p.run, CASE WHEN ?5 THEN p.frame END
 FROM threads t
 LEFT JOIN spaces s ON s.thread = t.thread AND s.ns = ?2
 LEFT JOIN checkpoints h ON h.seq = (SELECT seq FROM checkpoints WHERE space = s.space ORDER BY seq DESC LIMIT 1)

@@ -122,10 +122,6 @@ class Writer:
         """Lead the group of this job, or wait for who leads."""
         try:
             while not self._lead_if_free(job):
-                # The worker comes after who leads now, and also if that one is interrupted.
-                left = job.deadline - time.monotonic() if self._wake() else 0.0
-                if job.wait(max(PAUSE_MAX_S, min(left, _SLICE_S))):
-                    return
                 if time.monotonic() > job.deadline and self._withdraw(job):
                     raise errors.busy(self._path, job.waited_s)
         except BaseException:
@@ -133,9 +129,14 @@ class Writer:
             raise
 
     def _lead_if_free(self, job: Job) -> bool:
-        """Lead a group, if nobody else leads; whether the job is answered."""
+        """Lead a group when nobody else leads any more; whether the job is answered.
+
+        Who leads meanwhile has mostly run this job too, and then there is nothing left to lead. Waiting for the run
+        lock takes one hand-over between OS threads, where waiting for an answer from the worker took two.
+        """
+        left = job.deadline - time.monotonic()
         try:
-            if self._run.acquire(blocking=False):
+            if self._run.acquire(timeout=max(PAUSE_MAX_S, min(left, _SLICE_S))) and not job.answered:
                 self._lead(job)
         finally:
             try:
