@@ -30,9 +30,7 @@ from agent_ckpt.core.writes import WritesPlan
 from agent_ckpt.errors import UsageError
 from agent_ckpt.model import Body, Entry, Place, Ref, ThreadRow
 
-_OWN_KEYS = frozenset(
-    ("v", "id", "ts", "channel_values", "channel_versions", "versions_seen", "updated_channels")
-)
+_OWN_KEYS = frozenset(("v", "id", "ts", "channel_values", "channel_versions", "versions_seen", "updated_channels"))
 _SECRET_SIZE = 16
 
 
@@ -289,4 +287,3 @@ class Reading:
             return self._codec.decode(body)
         except DecodeError as exc:
             raise damaged(place, what, str(exc)) from exc
-

@@ -124,9 +124,7 @@ def _writing_session(store: Store, config: RunnableConfig) -> Session | None:
     return session
 
 
-def _write(
-    store: Store, thread_id: str, session: Session | None, plan: Callable[[Planning], Any]
-) -> Steps[None]:
+def _write(store: Store, thread_id: str, session: Session | None, plan: Callable[[Planning], Any]) -> Steps[None]:
     """Plan with what is known of the thread, write, and remember; plan again if that was outdated."""
     hot = store.hot.find(thread_id)
     if hot is None:

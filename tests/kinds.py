@@ -212,8 +212,10 @@ def tool_agent(saver: Saver | None) -> Graph:
 
     def script(messages: list[Any]) -> Any:
         said = reply(messages)
-        return said if not isinstance(said, str) else call_tool("add", "x", a=0, b=0).model_copy(
-            update={"content": said, "tool_calls": []}
+        return (
+            said
+            if not isinstance(said, str)
+            else call_tool("add", "x", a=0, b=0).model_copy(update={"content": said, "tool_calls": []})
         )
 
     return react_graph(saver, ScriptedModel(script=script))

@@ -319,6 +319,7 @@ def test_help_does_not_import_langgraph() -> None:
 
 def test_next_nodes_equals_what_the_graph_says(tmp_path: Path) -> None:
     """The next nodes are told without the graph as `get_state` tells them with it."""
+
     def joined(saver: Any) -> Any:
         builder = StateGraph(agents.LogState)
         for name in ("left", "right", "end"):

@@ -96,6 +96,7 @@ def test_an_unknown_thread_is_404(servers: list[str]) -> None:
 
 def test_racing_requests_win_or_get_409_and_nothing_is_lost(servers: list[str]) -> None:
     """Of requests that race, each is answered and stored once, or gets 409 with the error's fields."""
+
     async def race() -> list[tuple[str, httpx.Response]]:
         found: list[tuple[str, httpx.Response]] = []
         async with httpx.AsyncClient(timeout=60) as client:

@@ -117,7 +117,7 @@ def test_filters_agree_with_memory(api: Api) -> None:
 
 HOSTILE = [
     "x') OR '1'='1",
-    "x\" OR 1=1 --",
+    'x" OR 1=1 --',
     "a'; DROP TABLE checkpoints; --",
     "$.source",
     "source') = 'loop' OR json_extract(x, '$.y",

@@ -11,9 +11,7 @@ from agent_ckpt.errors import ValueNotStorableError
 from agent_ckpt.model import Body, CheckpointRow, History, Place, TaskWrites, WritesRow
 
 
-def checkpoint_coordinates(
-    place: Place, parent_id: str | None, seq: int, run_id: str | None
-) -> frame.Coordinates:
+def checkpoint_coordinates(place: Place, parent_id: str | None, seq: int, run_id: str | None) -> frame.Coordinates:
     return ("checkpoint", *place, parent_id, seq, run_id)
 
 

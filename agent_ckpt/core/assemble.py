@@ -142,7 +142,9 @@ def _close_groups(sequences: list[tree.Seq], numbering: _Numbering) -> Program[N
 
 def _state(seq: tree.Seq, level: tree.Level) -> tree.State:
     before = seq.before
-    nested = any(type(part) is tree.Seq for part in seq.parts) or (before is not None and before.nested and seq.same > 0)
+    nested = any(type(part) is tree.Seq for part in seq.parts) or (
+        before is not None and before.nested and seq.same > 0
+    )
     nested = nested or any(type(part) is tree.Kept and type(part.ref) is list for part in seq.parts)
     state = tree.State(seq.kind, seq.bodies, seq.keys, nested)
     if before is not None:

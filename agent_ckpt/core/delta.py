@@ -96,9 +96,7 @@ def _writes_of(chain: list[CheckpointRow]) -> Program[dict[int, list[Row]]]:
     return by_seq
 
 
-def _visit(
-    row: CheckpointRow, child_seq: int, written: list[Row], trails: dict[str, Trail], wanted: set[str]
-) -> None:
+def _visit(row: CheckpointRow, child_seq: int, written: list[Row], trails: dict[str, Trail], wanted: set[str]) -> None:
     """Take one ancestor's writes and, where it stored a value, the seed that ends a trail."""
     try:
         before = (writes_row(row.place, columns) for columns in written if columns[0] < child_seq)

@@ -58,7 +58,9 @@ def delete_for_runs(run_ids: list[str], delta_channels: DeltaChannels, compressi
     for thread_id in sorted(touched):
         thread = yield from find_thread(thread_id)
         if thread is not None:
-            yield from _prepare_children(thread_id, thread, {str(run_id) for run_id in run_ids}, delta_channels, compression)
+            yield from _prepare_children(
+                thread_id, thread, {str(run_id) for run_id in run_ids}, delta_channels, compression
+            )
     for run in runs:
         yield Statement("drop_writes_of_run_checkpoints", (run,))
         yield Statement("drop_writes_of_run", (run,))
@@ -73,7 +75,11 @@ def _prepare_children(
 ) -> Program[None]:
     found = yield Statement("checkpoints_of_thread", (thread.thread,))
     written = yield Statement("writes_of_thread", (thread.thread,))
-    losing = {(ns, columns[1]) for _, _, ns, *columns in written if columns[3] is not None and ids.expand(columns[3]) in run_ids}
+    losing = {
+        (ns, columns[1])
+        for _, _, ns, *columns in written
+        if columns[3] is not None and ids.expand(columns[3]) in run_ids
+    }
     rows_of = [(space, checkpoint_row(thread_id, ns, columns), columns) for _, space, ns, *columns in found]
     losing |= {(row.place.ns, columns[1]) for _, row, columns in rows_of if row.run_id in run_ids}
     for space, row, columns in rows_of:

@@ -224,4 +224,3 @@ def _add_writes(kept: list[Found]) -> Program[None]:
             one.writes = in_order(merge(writes_row(one.row.place, columns) for columns in columns_of))
         except frame.FrameError as exc:
             one.fault = damaged(one.row.place, "a row of pending writes", str(exc))
-

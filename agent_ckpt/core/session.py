@@ -83,8 +83,9 @@ def conflict(row: ThreadRow | None, session: Session, checkpoint_id: str | None,
     own = " This run had already stored earlier steps." if session.wrote else ""
     hint = _IN_A_TASK if session.outer is not None else ""
     todo = "Read the thread again and decide whether to run again." if reason != "busy" else ""
+    refused = f"{doing} refused for thread {session.thread_id!r}: {what}. Nothing of it was stored."
     return ThreadConflictError(
-        f"{doing} refused for thread {session.thread_id!r}: {what}. Nothing of it was stored.{own} {todo}{hint}".strip(),
+        f"{refused}{own} {todo}{hint}".strip(),
         thread_id=session.thread_id,
         reason=reason,
         expected=session.base,
@@ -111,9 +112,7 @@ def stale_checkpoint(
     )
 
 
-def parent_gone(
-    thread_id: str, session: Session | None, row: ThreadRow, parent_id: str | None
-) -> ThreadConflictError:
+def parent_gone(thread_id: str, session: Session | None, row: ThreadRow, parent_id: str | None) -> ThreadConflictError:
     """The error for a put whose parent was pruned or deleted after it was restored."""
     return ThreadConflictError(
         f"put refused for thread {thread_id!r}: checkpoint {parent_id!r}, which this run restored, was pruned "
@@ -127,9 +126,7 @@ def parent_gone(
     )
 
 
-def two_writers(
-    session: Session, row: ThreadRow, ns: str, parent_id: str | None, head: str
-) -> ThreadConflictError:
+def two_writers(session: Session, row: ThreadRow, ns: str, parent_id: str | None, head: str) -> ThreadConflictError:
     """The error for a put that would hide another one of the same run."""
     return ThreadConflictError(
         f"put refused for thread {session.thread_id!r}: it names checkpoint {parent_id!r} as its parent, but this run "

@@ -58,9 +58,7 @@ class Check:
 def verify_file() -> Program[tuple[list[str], list[Finding]]]:
     """Check the file's pages and rows that belong to nothing; the thread ids to check next."""
     findings = [
-        Finding("file", None, None, None, str(line))
-        for (line,) in (yield Statement("check_file"))
-        if line != "ok"
+        Finding("file", None, None, None, str(line)) for (line,) in (yield Statement("check_file")) if line != "ok"
     ]
     for what, count in (yield Statement("stray_rows")):
         if count:

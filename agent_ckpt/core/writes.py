@@ -78,7 +78,9 @@ def put_writes(plan: WritesPlan) -> Program[Written]:
         except frame.FrameError as exc:
             raise damaged(place, "a row of pending writes", str(exc)) from exc
     planned = [w for w in plan.writes if w[0] < 0 or (plan.task_id, w[0]) not in stored]
-    assembled = yield from assemble([part for _, _, part in planned], row, plan.target.known, plan.frames, plan.compression)
+    assembled = yield from assemble(
+        [part for _, _, part in planned], row, plan.target.known, plan.frames, plan.compression
+    )
     writes = [
         (idx, channel, ref)
         for (idx, channel, _), ref in zip(planned, assembled.refs, strict=True)

@@ -79,7 +79,8 @@ def record(query: str, account: str, limit: int) -> str:
             "account": account,
             "status": rng.choice(["open", "closed", "pending", "refunded"]),
             "amount": round(rng.uniform(5, 900), 2),
-            "updated_at": f"2026-0{rng.randint(1, 9)}-{rng.randint(10, 28)}T{rng.randint(10, 23)}:{rng.randint(10, 59)}",
+            "updated_at": f"2026-0{rng.randint(1, 9)}-{rng.randint(10, 28)}T{rng.randint(10, 23)}:"
+            f"{rng.randint(10, 59)}",
             "items": [{"sku": token(rng, 8), "count": rng.randint(1, 9)} for _ in range(3)],
             "note": sentences(rng, 250),
         }

@@ -121,12 +121,19 @@ def exchange(rng: random.Random) -> list[AnyMessage]:
     }
     call = {"name": name, "args": args, "id": rng.choice(["call_", "toolu_"]) + token(rng, 24), "type": "tool_call"}
     said = {
-        "id": rng.choice([f"lc_run--{uuid.UUID(int=rng.getrandbits(128))}-0", f"run--{uuid.UUID(int=rng.getrandbits(128))}"]),
+        "id": rng.choice(
+            [f"lc_run--{uuid.UUID(int=rng.getrandbits(128))}-0", f"run--{uuid.UUID(int=rng.getrandbits(128))}"]
+        ),
         "usage_metadata": usage(rng),
     }
-    record = '{"id": "%s", "status": "%s", "amount": %d, "items": [{"name": "%s"}], "created_at": "2025-06-01T10:00:00"}'
+    record = (
+        '{"id": "%s", "status": "%s", "amount": %d, "items": [{"name": "%s"}], "created_at": "2025-06-01T10:00:00"}'
+    )
     found = rng.choice(
-        [sentence(rng, rng.randint(20, 600)), record % (token(rng, 9), "pending", rng.randint(1, 999), sentence(rng, 90))]
+        [
+            sentence(rng, rng.randint(20, 600)),
+            record % (token(rng, 9), "pending", rng.randint(1, 999), sentence(rng, 90)),
+        ]
     )
     return [
         HumanMessage(sentence(rng, rng.randint(10, 400)), id=str(uuid.UUID(int=rng.getrandbits(128), version=4))),
@@ -166,7 +173,9 @@ def run_graphs(saver: AgentSaver, rng: random.Random) -> None:
         graph.add_node("agent", model)
         graph.add_node("tools", model)
         graph.add_edge(START, "agent")
-        graph.add_conditional_edges("agent", lambda s: "tools" if getattr(s["messages"][-1], "tool_calls", None) else END)
+        graph.add_conditional_edges(
+            "agent", lambda s: "tools" if getattr(s["messages"][-1], "tool_calls", None) else END
+        )
         graph.add_edge("tools", "agent")
         app = graph.compile(checkpointer=saver)
         for _ in range(10):
