@@ -199,11 +199,15 @@ def test_the_factory_dictionary_pays_on_small_messages() -> None:
     """A small payload with a message's field names is less than half as large as without the dictionary."""
     fields = {
         "content": "ok",
+        "example": False,
         "additional_kwargs": {},
         "response_metadata": {},
         "type": "human",
         "name": None,
         "id": "7",
+        "tool_calls": [],
+        "invalid_tool_calls": [],
+        "usage_metadata": None,
     }
     used, packed = compress.compress(pack(fields), "zstd")
     assert used == compress.FACTORY_DICTIONARY
@@ -213,7 +217,7 @@ def test_the_factory_dictionary_pays_on_small_messages() -> None:
 @pytest.mark.parametrize("unknown", [2, 3, 15, 17, 18, 255])
 def test_an_unknown_compression_is_refused(unknown: int) -> None:
     """An id that no release defined, or a dictionary that this one doesn't have, is DecompressError."""
-    _, packed = compress.compress(bytes(100), "zstd")
+    _, packed = compress.compress(bytes(300), "zstd")
     with pytest.raises(compress.DecompressError, match=r"unknown|dictionary"):
         compress.decompress(unknown, packed)
 

@@ -48,10 +48,14 @@ class _Numbering:
     def is_new(self, number: int) -> bool:
         return number >= self.row.next_blob
 
-    def find(self, entries: Iterable[Entry]) -> Program[None]:
-        """Number entries: as they are stored, or anew."""
+    def find(self, entries: Iterable[Entry], planned: bool = False) -> Program[None]:
+        """Number entries: as they are stored, or anew.
+
+        Args:
+            planned: that they were looked for in memory; else, as groups that are made here, they were not.
+        """
         wanted = {entry.digest: entry for entry in entries if entry.digest not in self.by_address}
-        if wanted and not self._all_known:
+        if wanted and self.row.next_blob > 1 and not (planned and self._all_known):
             base = first_blob(self.row.thread)
             found = yield Statement("blobs_by_digest", (b"".join(wanted), base, last_blob(self.row.thread)))
             self.by_address.update({address: number for address, number in found})
@@ -88,7 +92,7 @@ def assemble(
     """
     numbering = _Numbering(row, known, frames, method)
     planned = [plan for plan in plans if isinstance(plan, (Entry, tree.Seq))]
-    yield from numbering.find(e for plan in planned for e in tree.entries_of(plan) if not e.number)
+    yield from numbering.find((e for plan in planned for e in tree.entries_of(plan) if not e.number), planned=True)
     by_depth: dict[int, list[tree.Seq]] = {}
     for plan in planned:
         for depth, seq in tree.sequences_of(plan):
