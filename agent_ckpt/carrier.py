@@ -22,6 +22,8 @@ from agent_ckpt.errors import UsageError
 from agent_ckpt.model import Place
 
 _TASK_ID = "__pregel_task_id"
+_FILLED_IN = frozenset(("tags", "metadata", "callbacks", "recursion_limit"))
+"""What LangGraph fills in where it copies a config for a run; a config of the user's seldom has them all."""
 _SESSIONS_KEPT = 16
 _WHERE = 'pass it as {"configurable": {"thread_id": "..."}}'
 
@@ -133,8 +135,14 @@ def _exact(text: str) -> str:
 
 def _text(conf: Mapping[str, Any], key: str) -> str | None:
     value = conf.get(key)
-    if value is None or isinstance(value, str):
-        return value if value is None else _exact(value)
+    if value is None:
+        return None
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"{key} holds a lone surrogate, which is no valid text") from None
+        return _exact(value)
     if isinstance(value, UUID):
         return str(value)
     raise UsageError(f"{key} must be text, got {type(value).__name__}")
@@ -163,14 +171,11 @@ class Carrier:
         """The session that a config belongs to, if any."""
         conf = config["configurable"]
         thread_id = conf.get("thread_id")
-        if _TASK_ID in conf:
-            # First, since what a task's config carries can be what the user's config carried.
-            session = self._in_context(thread_id_of(thread_id))
-            if session is not None:
-                return session
-        if isinstance(thread_id, SessionThreadId) and thread_id.session.alive():
-            return thread_id.session
-        return None
+        carried = self._carried(thread_id)
+        if _TASK_ID in conf and (carried is None or carried.superseded):
+            # A task's config can carry what the user's config carried, where LangGraph copied it before the restore.
+            return self._in_context(thread_id_of(thread_id)) or carried
+        return carried
 
     def inherited(self, config: Mapping[str, Any]) -> Session | None:
         """The session of the run whose task a restore happens in, if it is inside one.
@@ -192,17 +197,17 @@ class Carrier:
         context, with the config that the first one planted its session in, and finds the thread as
         the first one did. Any other carried session is another restore's.
         """
-        carried = config["configurable"].get("thread_id")
-        if isinstance(carried, SessionThreadId) and carried.session is self._in_context(thread_id):
-            session = carried.session
-            if session.base == base and not session.wrote and session.refused is None:
-                return session
-        return Session(fresh_id, thread_id, base, self._outer(thread_id))
+        carried = self._carried(config["configurable"].get("thread_id"))
+        if carried is not None:
+            if carried is self._in_context(thread_id) and carried.base == base and not carried.wrote:
+                return carried
+            carried.superseded = True
+        return Session(fresh_id, thread_id, base, self._store, self._outer(thread_id))
 
     def plant(self, config: Mapping[str, Any], session: Session) -> None:
         """Put the session into a config that is LangGraph's own copy; leave any other alone."""
         conf = config["configurable"]
-        if "recursion_limit" not in config and _TASK_ID not in conf:
+        if _TASK_ID not in conf and not config.keys() >= _FILLED_IN:
             return
         if type(conf) is dict and isinstance(conf.get("thread_id"), str):
             conf["thread_id"] = SessionThreadId(session.thread_id, session)
@@ -212,6 +217,13 @@ class Carrier:
             del known[next(iter(known))]
         known[(self._store, session.thread_id)] = session
         _sessions.set(known)
+
+    def _carried(self, thread_id: Any) -> Session | None:
+        """The session on a thread_id, if it is one of this store and this process."""
+        if not isinstance(thread_id, SessionThreadId):
+            return None
+        session = thread_id.session
+        return session if session.store == self._store and session.alive() else None
 
     def _in_context(self, thread_id: str) -> Session | None:
         session = _sessions.get().get((self._store, thread_id))

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from agent_ckpt.errors import UsageError
 
 ENV_PREFIX = "AGENT_CKPT_"
+_LARGEST = 1 << 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +41,8 @@ class Options:
         for field in dataclasses.fields(self):
             _check(field.name, getattr(self, field.name), hints[field.name])
         for name in ("busy_timeout_s", "cache_bytes"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise UsageError(f"option {name} must be a finite number of at least 0, got {getattr(self, name)!r}")
+            if not 0 <= getattr(self, name) <= _LARGEST:
+                raise UsageError(f"option {name} must be a number from 0 to {_LARGEST}, got {getattr(self, name)!r}")
         if self.queue_size < 1:
             raise UsageError(f"option queue_size must be at least 1, got {self.queue_size}")
         if self.file_mode & ~0o777 or not self.file_mode & 0o600 == 0o600:

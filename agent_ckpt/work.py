@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -109,12 +109,23 @@ def put_writes(
         raise UsageError("put_writes needs the checkpoint that the writes belong to: configurable.checkpoint_id")
     if not writes:
         return
+    _check_writes(writes, task_id, task_path)
 
     def plan(planning: Planning) -> Any:
         made = planning.writes(place, config, writes, task_id, task_path, session)
         return lambda: writing.put_writes(made)
 
     yield from _write(store, str(place.thread_id), session, plan)
+
+
+def _check_writes(writes: Sequence[tuple[str, Any]], task_id: str, task_path: str) -> None:
+    if not isinstance(task_id, str) or not isinstance(task_path, str):
+        raise UsageError(
+            f"task_id and task_path must be text, got {type(task_id).__name__}, {type(task_path).__name__}"
+        )
+    for at, write in enumerate(writes):
+        if not isinstance(write, (tuple, list)) or len(write) != 2 or not isinstance(write[0], str):
+            raise UsageError(f"writes[{at}] must be a pair of channel name and value")
 
 
 def _writing_session(store: Store, config: RunnableConfig) -> Session | None:
@@ -194,6 +205,8 @@ class Listing:
     ) -> None:
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
             raise UsageError(f"limit must be a whole number of at least 0, got {limit!r}")
+        if filter is not None and not isinstance(filter, Mapping):
+            raise UsageError(f"filter must be a dict of metadata, got {type(filter).__name__}")
         if on_damage not in ("raise", "skip"):
             raise UsageError(f"on_damage must be 'raise' or 'skip', got {on_damage!r}")
         self._store = store
@@ -349,5 +362,5 @@ def _delta_channels(store: Store) -> Callable[[Body], set[str]]:
 
 
 def _no_single_text(given: Any, what: str) -> None:
-    if isinstance(given, (str, bytes)):
-        raise UsageError(f"{what} must be a sequence of ids, got a single text; put it in a list")
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+        raise UsageError(f"{what} must be a list of ids, got {type(given).__name__}; put a single one in a list")

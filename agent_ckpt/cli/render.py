@@ -125,7 +125,12 @@ def print_json(document: Any) -> None:
 
     U+007F is the one control character that JSON leaves bare; it is escaped too.
     """
-    print(json.dumps(document, indent=2, ensure_ascii=True).replace("\x7f", "\\u007f"))
+    try:
+        text = json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False)
+    except ValueError:
+        # Infinity and NaN have no form in JSON.
+        text = json.dumps(to_jsonable(document), indent=2, ensure_ascii=True, allow_nan=False)
+    print(text.replace("\x7f", "\\u007f"))
 
 
 def console() -> Console:

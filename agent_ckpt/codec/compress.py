@@ -25,6 +25,8 @@ _TOO_SMALL = 128
 _DICTIONARY_BELOW = 32 * 1024
 _LARGEST = 1 << 30
 _FORMAT = zstandard.FORMAT_ZSTD1_MAGICLESS
+_LONG_SIZE = b"\x80"
+"""A frame whose first byte is at least this gives its content size in 4 or 8 bytes; a shorter size is below 64 KiB."""
 
 _local = threading.local()
 
@@ -101,7 +103,7 @@ def decompress(compression: int, data: bytes) -> bytes:
     if compression != ZSTD and compression < FACTORY_DICTIONARY:
         raise DecompressError(f"unknown compression {compression}")
     try:
-        if len(data) > 64 or data[:1] >= b"\x80":
+        if data[:1] >= _LONG_SIZE:
             size = zstandard.get_frame_parameters(data, format=_FORMAT).content_size
             if size > _LARGEST:
                 raise DecompressError("claims more than 1 GiB")

@@ -11,6 +11,8 @@ from agent_ckpt.codec.values import DecodeError, DeltaSnapshot, ValueCodec
 from agent_ckpt.model import Entry, Ref
 
 _ARRAYS = (frame.ARRAY, frame.ARRAY_DIFF)
+REFERRING = (frame.NODE, frame.ARRAY_DIFF)
+"""The codecs of blobs that refer to others."""
 
 
 class MissingBlobError(Exception):

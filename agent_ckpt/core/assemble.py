@@ -54,7 +54,8 @@ class _Numbering:
         Args:
             planned: that they were looked for in memory; else, as groups that are made here, they were not.
         """
-        wanted = {entry.digest: entry for entry in entries if entry.digest not in self.by_address}
+        asked = list(entries)
+        wanted = {entry.digest: entry for entry in asked if entry.digest not in self.by_address}
         if wanted and self.row.next_blob > 1 and not (planned and self._all_known):
             base = first_blob(self.row.thread)
             found = yield Statement("blobs_by_digest", (b"".join(wanted), base, last_blob(self.row.thread)))
@@ -62,8 +63,8 @@ class _Numbering:
         for address, entry in wanted.items():
             if address not in self.by_address:
                 self.add(entry)
-            else:
-                self.stored.append((entry, self.by_address[address]))
+        # Several entries can stand for one address: two channels with one value, say.
+        self.stored += [(entry, self.by_address[entry.digest]) for entry in asked]
 
     def add(self, entry: Entry) -> None:
         if self.next > BLOBS_AT_MOST:
@@ -168,4 +169,6 @@ def _group(level: tree.Level, span: tuple[int, int], numbering: _Numbering, unkn
             numbering.add(node)
         else:
             unknown.append(node)
+    else:
+        numbering.stored.append((node, numbering.of(node)))
     return node

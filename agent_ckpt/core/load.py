@@ -51,6 +51,8 @@ def load(row: ThreadRow, refs: Iterable[Ref], hot: HotThread | None, into: Blobs
                 hot.adopt((blobs.entries[number], number) for number in fresh if number in blobs.entries)
         wanted = set()
         for entry in reached:
+            if entry.body[0] not in expand.REFERRING:
+                continue
             try:
                 for ref in expand.children_of(entry):
                     wanted.update(expand.numbers_in(ref))

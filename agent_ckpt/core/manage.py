@@ -7,7 +7,7 @@ from typing import Any
 
 from agent_ckpt.backend import Program, Statement
 from agent_ckpt.codec import frame, ids, rows
-from agent_ckpt.core.rows import checkpoint_row, damaged, first_blob, last_blob, text, thread_row
+from agent_ckpt.core.rows import checkpoint_row, damaged, first_blob, last_blob, next_sequence, text, thread_row
 from agent_ckpt.errors import UsageError
 from agent_ckpt.model import Place, ThreadInfo, ThreadRow
 
@@ -64,13 +64,13 @@ def copy_thread(source_id: str, target_id: str, compression: str) -> Program[Non
         raise UsageError(f"copy_thread: thread {source_id!r} is not stored")
     if (yield from find_thread(target_id)) is not None:
         raise UsageError(f"copy_thread: thread {target_id!r} exists already; delete it first or choose another id")
-    thread = (yield Statement("next_sequence"))[0][0]
+    thread = yield from next_sequence(Place(target_id, "", None))
     yield Statement("copy_blobs", (first_blob(source.thread), last_blob(source.thread), first_blob(thread)))
     spaces: dict[int, int] = {}
     for space, ns in (yield Statement("spaces_of_thread", (source.thread,))):
         spaces[space] = (yield Statement("insert_space", (thread, ns)))[0][0]
     yield from _copy_rows(source, source_id, target_id, spaces, compression)
-    revision = (yield Statement("next_sequence"))[0][0]
+    revision = yield from next_sequence(Place(target_id, "", None))
     yield Statement("insert_thread", (thread, target_id, revision, None, source.next_blob, 0, source.secret))
 
 

@@ -10,7 +10,7 @@ from agent_ckpt.backend import Program, Statement
 from agent_ckpt.codec import expand, frame, ids, rows
 from agent_ckpt.core.delta import trails_of
 from agent_ckpt.core.manage import delete_thread, find_thread
-from agent_ckpt.core.rows import body_of, checkpoint_row, damaged, first_blob, last_blob, writes_row
+from agent_ckpt.core.rows import body_of, checkpoint_row, damaged, first_blob, last_blob, next_sequence, writes_row
 from agent_ckpt.model import Body, CheckpointRow, Entry, History, Place, Ref, ThreadRow
 
 DeltaChannels = Callable[[Body], set[str]]
@@ -96,7 +96,7 @@ def _settle(thread_id: str) -> Program[None]:
     if not (yield Statement("spaces_of_thread", (thread.thread,))):
         yield from delete_thread(thread_id)
         return
-    sequence = (yield Statement("next_sequence"))[0][0]
+    sequence = yield from next_sequence(Place(thread_id, "", None))
     yield Statement("update_thread", (thread.thread, sequence, None, thread.next_blob))
     yield from collect(thread_id, thread)
 
@@ -119,7 +119,7 @@ def collect(thread_id: str, thread: ThreadRow) -> Program[None]:
     before = (yield Statement("count_blobs", (first, last)))[0][0]
     if before != len(kept):
         yield Statement("drop_blobs_but", (first, last, json.dumps(sorted(kept))))
-        sequence = (yield Statement("next_sequence"))[0][0]
+        sequence = yield from next_sequence(Place(thread_id, "", None))
         yield Statement("set_collected", (thread.thread, sequence))
 
 

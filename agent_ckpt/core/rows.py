@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from agent_ckpt.backend import Program, Statement
 from agent_ckpt.codec import frame as framing
 from agent_ckpt.codec import ids, rows
 from agent_ckpt.errors import CorruptionError
@@ -68,11 +69,16 @@ def body_of(row: CheckpointRow) -> Body:
         raise damaged(row.place, "the row", str(exc)) from exc
 
 
-def check_sequence(place: Place, row: ThreadRow | None, sequence: int) -> None:
-    """A new commit sequence stands above all that the thread has, or one of the two counters is damaged.
+def next_sequence(place: Place, row: ThreadRow | None = None) -> Program[int]:
+    """Take a commit sequence. It stands above all that the thread has, or one of the two counters is damaged.
 
     Raises:
         CorruptionError
     """
+    found = yield Statement("next_sequence")
+    if not found:
+        raise damaged(place, "the store's counter", "its row is missing")
+    sequence: int = found[0][0]
     if row is not None and sequence <= row.revision:
         raise damaged(place, "the commit sequence", f"the next is {sequence}, the thread is at {row.revision} already")
+    return sequence

@@ -28,17 +28,21 @@ class Session:
         id: eight random bytes.
         thread_id: the thread.
         base: the revision that it restored; 0 when the thread wasn't stored.
+        store: identity of the store that it restored the thread from, in this process.
         outer: the session of the run inside whose node this one began, on the same thread.
         wrote: whether it has committed anything.
         refused: the error that ended it; every later write gets it again.
+        superseded: whether a config that carries it was restored from again.
     """
 
     id: bytes
     thread_id: str
     base: int
+    store: int = 0
     outer: Session | None = None
     wrote: bool = False
     refused: ThreadConflictError | None = None
+    superseded: bool = False
     _generation: int = field(default_factory=lambda: _forks)
 
     def alive(self) -> bool:

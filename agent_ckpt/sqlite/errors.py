@@ -111,4 +111,11 @@ def translate(exc: sqlite3.Error, path: str, what: str, waited_s: float = 0.0) -
         return UnavailableError(f"{what} on {path} failed ({name}): {exc}. Call again.", path=path)
     if found == sqlite3.SQLITE_TOOBIG:
         return UsageError(f"{what} on {path} holds a value larger than SQLite can store ({name}).", path=path)
+    if found == sqlite3.SQLITE_ERROR:
+        # Our statements fit the tables that opening checked, so the tables are not those any more.
+        return CorruptionError(
+            f"{what} on {path} failed ({name}: {exc}): its tables were changed or lost after it was opened. Copy the "
+            f"file and its -wal before anything else, then restore a backup.",
+            path=path,
+        )
     return CkptError(f"{what} on {path} failed ({name}): {exc}", path=path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 import secrets
 import sqlite3
@@ -13,7 +14,10 @@ from urllib.parse import parse_qsl, quote, unquote
 
 from agent_ckpt.errors import UsageError
 
+log = logging.getLogger("agent_ckpt")
+
 MEMORY = ":memory:"
+_LONGEST_NAME = 255 - len("-journal")
 _ACCEPTED = 'a path, ":memory:", sqlite:///relative.db or sqlite:////absolute/path.db (with ?mode=rw or ?mode=rwc)'
 
 
@@ -59,6 +63,11 @@ def parse(given: Any, create: bool) -> Target:
         raise UsageError("the target path holds a NUL character")
     if text.startswith("file:"):
         raise UsageError(f"SQLite's own file: URIs are not taken as a target; give {_ACCEPTED}")
+    try:
+        os.fsencode(text)
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError("the target path holds a lone surrogate, which is no valid text") from None
     path = os.path.realpath(text)
     return Target(path, create, "file:" + quote(path), False)
 
@@ -81,7 +90,18 @@ def check_place(target: Target) -> bool:
             raise UsageError(f"{target.path} is a folder; name a file in it, such as {target.path}/agent.db")
         if not stat.S_ISREG(found.st_mode):
             raise UsageError(f"{target.path} is no regular file")
+        if not found.st_size and not target.create:
+            raise UsageError(f"{target.path} is empty, and no database is to be made in it", path=target.path)
+        if found.st_nlink > 1:
+            log.warning(
+                "%s has %d names (hard links): SQLite finds its -wal by name, so a process that opens it under another "
+                "name loses commits; use one name",
+                target.path,
+                found.st_nlink,
+            )
         return True
+    if len(os.fsencode(name)) > _LONGEST_NAME:
+        raise UsageError(f"the name of {target.path} is longer than a file's name can be with -journal after it")
     if not os.path.isdir(folder):
         raise UsageError(f"the folder {folder} of the database {name} does not exist; make it first")
     if not target.create:
@@ -107,7 +127,7 @@ def _from_url(url: str, create: bool) -> tuple[str, bool]:
     for key, value in parse_qsl(query, keep_blank_values=True):
         if key != "mode" or value not in ("rw", "rwc"):
             raise UsageError(f"unknown part {key}={value} of a sqlite URL; only mode=rw and mode=rwc are known")
-        create = value == "rwc"
+        create = create and value == "rwc"
     if rest in ("", "/", f"/{MEMORY}"):
         return MEMORY, create
     if not rest.startswith("/"):
