@@ -1,4 +1,4 @@
-"""Sessions that meet in one context: a run must neither be refused for its own reads nor share its session with another."""
+"""Sessions that meet in one context: no run is refused for its own reads, no two runs share a session."""
 
 from __future__ import annotations
 

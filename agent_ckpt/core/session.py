@@ -65,23 +65,31 @@ if hasattr(os, "register_at_fork"):
 
 def owns(row: ThreadRow | None, session: Session) -> bool:
     """Whether a session may write a thread now."""
+    if _held_by_outer(row, session):
+        return False
     if row is None:
         return session.base == 0 and not session.wrote
-    if session.outer is not None and row.session == session.outer.id:
-        return False
     return row.session == session.id or row.revision == session.base
+
+
+def _held_by_outer(row: ThreadRow | None, session: Session) -> bool:
+    """Whether the run inside which a session began has the thread, or has not stored its first step yet."""
+    outer = session.outer
+    if outer is None:
+        return False
+    return (row is not None and row.session == outer.id) or not (outer.wrote or outer.refused)
 
 
 def conflict(row: ThreadRow | None, session: Session, checkpoint_id: str | None, doing: str) -> ThreadConflictError:
     """The error for a write of a session that may not."""
     found = row.revision if row is not None else 0
     reason: Literal["stale", "busy", "deleted"] = "stale"
-    if row is None:
+    if _held_by_outer(row, session):
+        reason = "busy"
+        what = f"the run inside which this one began owns the thread, at revision {found} now"
+    elif row is None:
         reason = "deleted"
         what = "the thread was deleted after this run restored it"
-    elif session.outer is not None and row.session == session.outer.id:
-        reason = "busy"
-        what = f"the run inside which this one began owns the thread at revision {found}"
     else:
         what = f"this run restored revision {session.base}, the thread is now at revision {found}"
     own = " This run had already stored earlier steps." if session.wrote else ""
