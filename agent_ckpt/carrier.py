@@ -198,16 +198,18 @@ class Carrier:
         the first one did. Any other carried session is another restore's.
         """
         carried = self._carried(config["configurable"].get("thread_id"))
+        outer = self._outer(thread_id)
         if carried is not None:
             if carried is self._in_context(thread_id) and carried.base == base and not carried.wrote:
                 return carried
-            carried.superseded = True
-        return Session(fresh_id, thread_id, base, self._store, self._outer(thread_id))
+            # A mere read, or a run inside the run that carries it, takes nothing from that one.
+            carried.superseded = carried.superseded or (_is_filled_in(config) and carried is not outer)
+        return Session(fresh_id, thread_id, base, self._store, outer)
 
     def plant(self, config: Mapping[str, Any], session: Session) -> None:
         """Put the session into a config that is LangGraph's own copy; leave any other alone."""
         conf = config["configurable"]
-        if _TASK_ID not in conf and not config.keys() >= _FILLED_IN:
+        if _TASK_ID not in conf and not _is_filled_in(config):
             return
         if type(conf) is dict and isinstance(conf.get("thread_id"), str):
             conf["thread_id"] = SessionThreadId(session.thread_id, session)
@@ -236,6 +238,10 @@ class Carrier:
         if _TASK_ID not in conf or conf.get("thread_id") != thread_id:
             return None
         return self.session_of({"configurable": conf})
+
+
+def _is_filled_in(config: Mapping[str, Any]) -> bool:
+    return config.keys() >= _FILLED_IN
 
 
 def config_for(place: Place, session: Session | None) -> RunnableConfig:

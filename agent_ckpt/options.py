@@ -103,5 +103,7 @@ def _from_text(text: str, kind: Any) -> Any:
             raise ValueError("use true or false")
         return words[text.lower()]
     if kind is int:
-        return int(text, 0)
+        # 0600 is how permission bits are written, and no number in Python's own spelling.
+        octal = len(text) > 1 and text[0] == "0" and text.isdigit()
+        return int(text, 8 if octal else 0)
     return kind(text)

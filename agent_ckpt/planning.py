@@ -69,6 +69,10 @@ class Planning:
             UsageError: for a checkpoint that can't be right.
             ValueNotStorableError: naming the path of the value.
         """
+        parts: Mapping[str, Any] = checkpoint
+        for key in ("channel_values", "channel_versions", "versions_seen"):
+            if parts.get(key) is not None and not isinstance(parts[key], Mapping):
+                raise UsageError(f"the checkpoint's {key} must be a dict")
         checkpoint_id = checkpoint.get("id")
         if not isinstance(checkpoint_id, str) or not checkpoint_id:
             raise UsageError("the checkpoint has no id")

@@ -1,7 +1,5 @@
 """Sessions that meet in one context: no run is refused for its own reads, no two runs share a session."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import operator
@@ -10,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, StateGraph
 
 from agent_ckpt import AgentSaver, ThreadConflictError
@@ -125,3 +124,27 @@ def test_two_channels_with_one_value(saver: AgentSaver) -> None:
     assert values["a"][:400] == values["b"][:400] == items
     assert values["a"][400:] == ["end", "a0", "end", "a1", "end", "a2", "end"]
     assert values["b"][400:] == ["end", "b0", "end", "b1", "end", "b2", "end"]
+
+
+def test_a_node_that_reads_its_own_thread(saver: AgentSaver) -> None:
+    """A node reads its thread by the id it was given, in a stream with heartbeats: the run keeps its session."""
+
+    async def look(state: State, config: RunnableConfig) -> Any:
+        own = {"configurable": {"thread_id": config["configurable"]["thread_id"]}}
+        await graph.aget_state(own)
+        await saver.aget_tuple(own)  # type: ignore[arg-type]
+        return {"xs": ["looked"]}
+
+    inner = StateGraph(State).add_node("inner", lambda state: {"xs": ["inner"]}).add_edge(START, "inner").compile()
+    built = StateGraph(State).add_node("look", look).add_node("sub", inner)
+    graph = built.add_edge(START, "look").add_edge("look", "sub").compile(checkpointer=saver)
+
+    async def turns() -> None:
+        for _ in range(2):
+            await graph.ainvoke({"xs": ["in"]}, config())
+            chunks = graph.astream({"xs": ["in"]}, config(), durability="sync")
+            while await asyncio.wait_for(anext(chunks, None), 30) is not None:
+                pass
+
+    asyncio.run(turns())
+    assert graph.get_state(config()).values["xs"][-2:] == ["looked", "inner"]

@@ -157,7 +157,9 @@ class ValueCodec:
     def refuse(self, value: Any, path: str, cause: BaseException) -> ValueNotStorableError:
         """The error for a value that `encode` refused, naming the innermost part at fault."""
         place, part = self._at_fault(value, path, 0, set())
-        reason = "it contains itself or is nested too deep" if isinstance(cause, RecursionError) else str(cause)[:200]
+        # What a serializer of the user's own says may hold the value.
+        told = str(cause)[:200] if self.splits else "its message is not shown, since it may hold the value"
+        reason = "it contains itself or is nested too deep" if isinstance(cause, RecursionError) else told
         return ValueNotStorableError(
             f"{place} can't be stored: a value of type {type(part).__module__}.{type(part).__qualname__} "
             f"({type(cause).__name__}: {reason}). Nothing of this call was stored. "

@@ -131,7 +131,9 @@ def _from_url(url: str, create: bool) -> tuple[str, bool]:
     if rest in ("", "/", f"/{MEMORY}"):
         return MEMORY, create
     if not rest.startswith("/"):
-        raise UsageError(f"a sqlite URL names no host ({rest.partition('/')[0]!r}); give {_ACCEPTED}")
+        raise UsageError(
+            f"a sqlite URL names no host (this one has something between // and the next /); give {_ACCEPTED}"
+        )
     return unquote(rest[1:]), create
 
 
