@@ -31,8 +31,9 @@ class _LoopReader:
     closed meanwhile.
     """
 
-    def __init__(self, open_reader: Callable[[], sqlite3.Connection]) -> None:
+    def __init__(self, open_reader: Callable[[], sqlite3.Connection], on_end: Callable[[_LoopReader], None]) -> None:
         self._open = open_reader
+        self._on_end = on_end
         self._submitting = threading.RLock()
         self._stopped = False
         self.shared = aiosqlite.Connection(open_reader, _ROWS_AT_ONCE)
@@ -67,11 +68,15 @@ class _LoopReader:
             queued = self.submit(self._close_and_stop)
             self._stopped = True
         if not queued and not self.worker.is_alive():
-            self.close_connection()
+            self._end()
 
-    def _close_and_stop(self) -> None:
+    def _end(self) -> None:
         with GATE.for_closing():
             self.close_connection()
+            self._on_end(self)
+
+    def _close_and_stop(self) -> None:
+        self._end()
         # On this thread there is no event loop that `stop` could tie a future to.
         self.shared.stop()
 
@@ -90,6 +95,9 @@ class LoopReaders:
         self._counter = counter
         self._lock = threading.RLock()
         self._readers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopReader] = weakref.WeakKeyDictionary()
+        # Until its connection is closed: a reader whose loop is gone may still wait for its worker to close it, and
+        # a fork must not inherit that one.
+        self._open_ones: set[_LoopReader] = set()
 
     async def call(self, factory: Factory[T]) -> T:
         loop = asyncio.get_running_loop()
@@ -120,7 +128,8 @@ class LoopReaders:
             self._drop_closed_loops()
             reader = self._readers.get(loop)
             if reader is None:
-                reader = self._readers[loop] = _LoopReader(self._open)
+                reader = self._readers[loop] = _LoopReader(self._open, self._open_ones.discard)
+                self._open_ones.add(reader)
                 weakref.finalize(loop, reader.stop).atexit = False
             return reader
 
@@ -136,7 +145,7 @@ class LoopReaders:
 
     def stop(self, wait_s: float = _JOIN_S) -> None:
         """End all workers, and wait a little for them."""
-        readers = list(self._readers.values())
+        readers = list(self._open_ones)
         self._readers.clear()
         for reader in readers:
             reader.stop()
@@ -146,17 +155,18 @@ class LoopReaders:
 
     def close_handles(self) -> None:
         """Close the connections under the workers, which open anew at their next call."""
-        for reader in list(self._readers.values()):
+        for reader in list(self._open_ones):
             reader.close_connection()
 
     def abandon(self) -> None:
         """Let go of all connections without closing them, for ever."""
-        for reader in list(self._readers.values()):
+        for reader in list(self._open_ones):
             reader.abandon()
 
     def after_in_child(self) -> None:
         self._lock = threading.RLock()
         self._readers = weakref.WeakKeyDictionary()
+        self._open_ones = set()
 
 
 async def in_thread(work: Callable[[], None]) -> None:
