@@ -90,8 +90,6 @@ def check_place(target: Target) -> bool:
             raise UsageError(f"{target.path} is a folder; name a file in it, such as {target.path}/agent.db")
         if not stat.S_ISREG(found.st_mode):
             raise UsageError(f"{target.path} is no regular file")
-        if not found.st_size and not target.create:
-            raise UsageError(f"{target.path} is empty, and no database is to be made in it", path=target.path)
         if found.st_nlink > 1:
             log.warning(
                 "%s has %d names (hard links): SQLite finds its -wal by name, so a process that opens it under another "
