@@ -387,7 +387,7 @@ def test_unknown_statement_names_itself(backend: SqliteBackend) -> None:
         (sqlite3.SQLITE_CORRUPT_INDEX, CorruptionError),
         (sqlite3.SQLITE_IOERR_READ, UnavailableError),
         (sqlite3.SQLITE_TOOBIG, UsageError),
-        (sqlite3.SQLITE_ERROR, CkptError),
+        (sqlite3.SQLITE_ERROR, CorruptionError),
     ],
 )
 def test_driver_errors_are_translated(code: int, expected: type[CkptError], tmp_path: Path) -> None:

@@ -22,6 +22,18 @@ from agent_ckpt.sqlite.writer import Writer
 
 log = logging.getLogger("agent_ckpt")
 
+_looking = threading.RLock()
+"""Held from the look at a file until it counts as open in this process: a look that takes it for a file that nobody
+here has open closes a descriptor of it, which would drop the locks of another backend that opens it meanwhile."""
+
+
+def _renew_lock() -> None:
+    global _looking
+    _looking = threading.RLock()
+
+
+fork.on_child(_renew_lock)
+
 
 class SqliteBackend:
     """A store in one SQLite file, or in this process's memory. See `agent_ckpt.backend.Backend`.
@@ -137,7 +149,7 @@ class _Store:
         schema.create(self._keeper)
 
     def _open_file(self) -> None:
-        path, uri = self.target.path, self.target.uri
+        path = self.target.path
         if not target.check_place(self.target) and files.make(path, self.options.file_mode):
             log.info("made a new database: %s", path)
         found = files.status(path)
@@ -146,16 +158,31 @@ class _Store:
         inode = files.inode_of(found)
         fork.check_refused(inode, path)
         guard.tell_once()
-        ours = schema.look(path, uri)
-        if found.st_size:
-            files.narrow(path)
-        self._inode, self._guard = inode, guard.share(path, inode)
-        fork.opened(inode)
+        wait = guard.Pauses(time.monotonic() + self.options.busy_timeout_s)
+        while (ours := self._look(inode, bool(found.st_size))) is None:
+            if not wait.sleep():
+                raise errors.busy(path, self.options.busy_timeout_s)
         try:
             self._complete(ours)
         except BaseException:
             self._release_file()
             raise
+
+    def _look(self, inode: fork.Inode, narrow: bool) -> bool | None:
+        """Look at the file and count it as open; None while another backend of this process is setting it up."""
+        path = self.target.path
+        with _looking:
+            try:
+                ours = schema.look(path, self.target.uri)
+            except sqlite3.Error as exc:
+                if errors.is_busy(exc):
+                    return None
+                raise
+            if narrow:
+                files.narrow(path)
+            self._inode, self._guard = inode, guard.share(path, inode)
+            fork.opened(inode)
+            return ours
 
     def _complete(self, ours: bool) -> None:
         """Check the tables of a file that is ours, and finish one that is new or half made."""
