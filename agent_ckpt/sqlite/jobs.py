@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import sqlite3
-import threading
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -27,7 +26,6 @@ class Job:
     """
 
     __slots__ = (
-        "_ready",
         "alone",
         "answered",
         "begun",
@@ -47,18 +45,12 @@ class Job:
         self.begun = self.alone = self.answered = False
         self.result: Any = None
         self.error: BaseException | None = None
-        self._ready = threading.Lock()
-        self._ready.acquire()
         self.loop: asyncio.AbstractEventLoop | None = None
         self.future: asyncio.Future[Any] | None = None
 
     @property
     def waited_s(self) -> float:
         return time.monotonic() - self.submitted
-
-    def wait(self, timeout: float) -> bool:
-        """Wait for the answer on an OS thread; False if it didn't come in `timeout` seconds."""
-        return self._ready.acquire(timeout=timeout)
 
     def outcome(self) -> Any:
         if self.error is not None:
@@ -68,11 +60,6 @@ class Job:
                 # The traceback refers to this frame and so to the error: don't make a cycle of it.
                 self.error = None
         return self.result
-
-    def _wake(self) -> None:
-        # Told twice, when an interrupt came in the middle of the telling.
-        with suppress(RuntimeError):
-            self._ready.release()
 
     def _resolve(self) -> None:
         if self.future is None or self.future.done():
@@ -84,12 +71,11 @@ class Job:
 
 
 def announce(jobs: Iterable[Job]) -> None:
-    """Tell the callers of answered jobs, each event loop once for all of its jobs. Idempotent."""
+    """Tell the async callers of answered jobs, each event loop once for all of its jobs. Idempotent."""
     by_loop: dict[asyncio.AbstractEventLoop, list[Job]] = {}
     for job in jobs:
-        if job.loop is None:
-            job._wake()
-        else:
+        # A sync caller sees that its job is answered when it gets the run lock.
+        if job.loop is not None:
             by_loop.setdefault(job.loop, []).append(job)
     for loop, settled in by_loop.items():
         # A loop that was closed while the write ran has nobody left to hear of it.
