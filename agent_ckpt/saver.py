@@ -19,19 +19,18 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from agent_ckpt import options as opts
-from agent_ckpt import steps, work
+from agent_ckpt import work
 from agent_ckpt.carrier import Carrier
-from agent_ckpt.codec.values import ValueCodec
 from agent_ckpt.core.hot import HotCache
 from agent_ckpt.errors import UsageError
-from agent_ckpt.model import ThreadInfo, VerifyReport
 from agent_ckpt.sqlite import SqliteBackend
-from agent_ckpt.work import OnDamage, Store, Thread
+from agent_ckpt.thread_ops import ThreadOps
+from agent_ckpt.work import OnDamage
 
 _URL_VARIABLE = "AGENT_CKPT_URL"
 
 
-class AgentSaver(BaseCheckpointSaver[Any]):
+class AgentSaver(ThreadOps, BaseCheckpointSaver[Any]):
     """A LangGraph checkpointer on one SQLite file in WAL mode, for sync and async use.
 
     One object serves every OS thread and every event loop; it may be built at import time or
@@ -58,7 +57,6 @@ class AgentSaver(BaseCheckpointSaver[Any]):
         self._backend = SqliteBackend(target, self._options)
         self._hot = HotCache(self._options.cache_bytes)
         self._carrier = Carrier(id(self._backend))
-        self._made: tuple[SerializerProtocol, Store] | None = None
 
     @classmethod
     def from_conn_string(cls, conn_string: str | os.PathLike[str], **options: Any) -> AgentSaver:
@@ -248,102 +246,3 @@ class AgentSaver(BaseCheckpointSaver[Any]):
     def get_next_version(self, current: Any, channel: None = None) -> Any:  # noqa: ARG002
         """The next channel_version: 1, 2, ...; in a thread that came from another saver, in its style."""
         return work.next_version(current)
-
-    # Threads
-
-    def exists(self, thread: Thread) -> bool:
-        """Whether anything is stored of a thread (an id or a config)."""
-        return self._run(work.exists(thread))
-
-    async def aexists(self, thread: Thread) -> bool:
-        """`exists`, async."""
-        return await self._arun(work.exists(thread))
-
-    def threads(self) -> Iterator[ThreadInfo]:
-        """Every thread, by id."""
-        return iter(self._run(work.threads()))
-
-    async def athreads(self) -> Sequence[ThreadInfo]:
-        """`threads`, async."""
-        return await self._arun(work.threads())
-
-    def delete_thread(self, thread_id: Thread) -> None:
-        """Delete a thread whole: checkpoints, writes and values, in one transaction.
-
-        A run that restored it before can't bring it back. A thread that isn't stored is no error.
-        """
-        self._run(work.delete_thread(self._store, thread_id))
-
-    async def adelete_thread(self, thread_id: Thread) -> None:
-        """`delete_thread`, async."""
-        await self._arun(work.delete_thread(self._store, thread_id))
-
-    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Delete what runs stored: their checkpoints, and their writes wherever they stand.
-
-        What later checkpoints of other runs need for their DeltaChannels is kept for them.
-        """
-        self._run(work.delete_for_runs(self._store, run_ids))
-
-    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """`delete_for_runs`, async."""
-        await self._arun(work.delete_for_runs(self._store, run_ids))
-
-    def copy_thread(self, source_thread_id: Thread, target_thread_id: Thread) -> None:
-        """Copy a thread whole to a new id.
-
-        Raises:
-            UsageError: when the source isn't stored, or the target exists.
-        """
-        self._run(work.copy_thread(self._store, source_thread_id, target_thread_id))
-
-    async def acopy_thread(self, source_thread_id: Thread, target_thread_id: Thread) -> None:
-        """`copy_thread`, async."""
-        await self._arun(work.copy_thread(self._store, source_thread_id, target_thread_id))
-
-    def prune(self, thread_ids: Sequence[Thread], *, strategy: str = "keep_latest") -> None:
-        """Drop old checkpoints.
-
-        Args:
-            thread_ids: the threads; one that isn't stored is no error.
-            strategy: `"keep_latest"` keeps each namespace's newest checkpoint with its pending
-                writes, and for its DeltaChannels what they are rebuilt from. `"delete"` and
-                `"delete_all"` delete the threads.
-
-        Raises:
-            UsageError: for another strategy.
-        """
-        self._run(work.prune(self._store, thread_ids, strategy))
-
-    async def aprune(self, thread_ids: Sequence[Thread], *, strategy: str = "keep_latest") -> None:
-        """`prune`, async."""
-        await self._arun(work.prune(self._store, thread_ids, strategy))
-
-    def verify(self) -> VerifyReport:
-        """Check the whole store, reading only: the file, every row, reference, address and value.
-
-        Returns:
-            A report that is true when nothing is wrong, with a finding for each fault.
-        """
-        return self._run(work.verify(self._store))
-
-    async def averify(self) -> VerifyReport:
-        """`verify`, async."""
-        return await self._arun(work.verify(self._store))
-
-    # Plumbing
-
-    @property
-    def _store(self) -> Store:
-        # Looked at per call: LangGraph's strict mode copies the saver and gives the copy another serde.
-        made = self._made
-        if made is None or made[0] is not self.serde:
-            store = Store(ValueCodec(self.serde), self._hot, self._carrier, self._options)
-            made = self._made = (self.serde, store)
-        return made[1]
-
-    def _run(self, work_steps: steps.Steps[steps.T]) -> steps.T:
-        return steps.run(self._backend, work_steps)
-
-    async def _arun(self, work_steps: steps.Steps[steps.T]) -> steps.T:
-        return await steps.arun(self._backend, work_steps)

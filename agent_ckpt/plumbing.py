@@ -1,0 +1,43 @@
+"""What every part of AgentSaver stands on: its backend, and how its steps are driven.
+
+AgentSaver is put together from one class per public capability; each has its methods in sync and
+async form, and nothing but a call of the steps that serve both.
+"""
+
+from __future__ import annotations
+
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from agent_ckpt import steps
+from agent_ckpt.carrier import Carrier
+from agent_ckpt.codec.values import ValueCodec
+from agent_ckpt.core.hot import HotCache
+from agent_ckpt.options import Options
+from agent_ckpt.sqlite import SqliteBackend
+from agent_ckpt.work import Store
+
+
+class Plumbing:
+    """Base of the parts of AgentSaver; AgentSaver sets the attributes."""
+
+    serde: SerializerProtocol
+    _options: Options
+    _backend: SqliteBackend
+    _hot: HotCache
+    _carrier: Carrier
+    _made: tuple[SerializerProtocol, Store] | None = None
+
+    @property
+    def _store(self) -> Store:
+        # Looked at per call: LangGraph's strict mode copies the saver and gives the copy another serde.
+        made = self._made
+        if made is None or made[0] is not self.serde:
+            store = Store(ValueCodec(self.serde), self._hot, self._carrier, self._options)
+            made = self._made = (self.serde, store)
+        return made[1]
+
+    def _run(self, work_steps: steps.Steps[steps.T]) -> steps.T:
+        return steps.run(self._backend, work_steps)
+
+    async def _arun(self, work_steps: steps.Steps[steps.T]) -> steps.T:
+        return await steps.arun(self._backend, work_steps)
