@@ -12,6 +12,7 @@ from agent_ckpt import steps
 from agent_ckpt.carrier import Carrier
 from agent_ckpt.codec.values import ValueCodec
 from agent_ckpt.core.hot import HotCache
+from agent_ckpt.gate import Gate
 from agent_ckpt.options import Options
 from agent_ckpt.sqlite import SqliteBackend
 from agent_ckpt.work import Store
@@ -25,6 +26,7 @@ class Plumbing:
     _backend: SqliteBackend
     _hot: HotCache
     _carrier: Carrier
+    _gate: Gate
     _made: tuple[SerializerProtocol, Store] | None = None
 
     @property
@@ -32,12 +34,19 @@ class Plumbing:
         # Looked at per call: LangGraph's strict mode copies the saver and gives the copy another serde.
         made = self._made
         if made is None or made[0] is not self.serde:
-            store = Store(ValueCodec(self.serde), self._hot, self._carrier, self._options)
+            store = Store(ValueCodec(self.serde), self._hot, self._carrier, self._options, self._gate.fresh)
             made = self._made = (self.serde, store)
         return made[1]
 
     def _run(self, work_steps: steps.Steps[steps.T]) -> steps.T:
+        return steps.run(self._backend, self._gate.through(work_steps))
+
+    def _run_as_stored(self, work_steps: steps.Steps[steps.T]) -> steps.T:
+        """Steps whose programs see rows as they stand in the file, whether they are sealed or not."""
         return steps.run(self._backend, work_steps)
 
-    async def _arun(self, work_steps: steps.Steps[steps.T]) -> steps.T:
+    async def _arun_as_stored(self, work_steps: steps.Steps[steps.T]) -> steps.T:
         return await steps.arun(self._backend, work_steps)
+
+    async def _arun(self, work_steps: steps.Steps[steps.T]) -> steps.T:
+        return await steps.arun(self._backend, self._gate.through(work_steps))
