@@ -7,6 +7,7 @@ import json
 import os
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -59,8 +60,12 @@ class KeyServer:
     def __call__(self, operation: str, key_id: str, data: bytes) -> Any:
         """What a saver is given as its key."""
         asked = json.dumps({"operation": operation, "data": base64.b64encode(data).decode()}).encode()
-        with urllib.request.urlopen(urllib.request.Request(self.url, asked, method="POST"), timeout=10) as response:
-            answer = base64.b64decode(response.read())
+        try:
+            with urllib.request.urlopen(urllib.request.Request(self.url, asked, method="POST"), timeout=10) as response:
+                answer = base64.b64decode(response.read())
+        except urllib.error.HTTPError as exc:
+            exc.close()
+            raise
         return ("kms-1", answer) if operation == "wrap" else answer
 
     def close(self) -> None:
