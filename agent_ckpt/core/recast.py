@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from agent_ckpt.backend import Program, Statement
+from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import frame, ids, rows
 from agent_ckpt.core.rebuild import mismatches, rebuild
 from agent_ckpt.core.rows import (
@@ -95,23 +95,26 @@ def rename(before: StoreKeys, after: StoreKeys) -> Program[bool]:
     """Seal every name of the store anew, with the store's seal, in one transaction."""
     if not (yield from set_seal(before.stored, after.stored)):
         return False
-    for role, listed, changing in (
-        ("ns", "names_of_spaces", ("set_space_as_stored",)),
-        ("thread", "names_of_threads", ("rename_thread",)),
-        ("run", "names_of_runs", ("rename_run_of_checkpoints", "rename_run_of_writes")),
-    ):
-        changes = []
-        for columns in (yield Statement(listed)):
-            try:
-                name = before.open_name(role, columns[-1])
-            except frame.UnsealError as exc:
-                raise unsealed(
-                    Place("", "", None), f"a name ({role})", exc.detail or frame.NOT_HERE, exc.reason
-                ) from exc
-            changes.append((columns[0], after.seal_name(role, name)))
-        for name in changing:
-            yield Statement(name, changes, many=True)
+    spaces = yield Statement("names_of_spaces")
+    yield Statement("set_space_as_stored", _renamed("ns", spaces, before, after), many=True)
+    threads = yield Statement("names_of_threads")
+    yield Statement("rename_thread", _renamed("thread", threads, before, after), many=True)
+    runs = _renamed("run", (yield Statement("names_of_runs")), before, after)
+    yield Statement("rename_run_of_checkpoints", runs, many=True)
+    yield Statement("rename_run_of_writes", runs, many=True)
     return True
+
+
+def _renamed(role: str, found: list[Row], before: StoreKeys, after: StoreKeys) -> list[tuple[Any, Any]]:
+    """What identifies a row, and the name that is to stand in it."""
+    changes = []
+    for columns in found:
+        try:
+            name = before.open_name(role, columns[-1])
+        except frame.UnsealError as exc:
+            raise unsealed(Place("", "", None), f"a name ({role})", exc.detail or frame.NOT_HERE, exc.reason) from exc
+        changes.append((columns[0], after.seal_name(role, name)))
+    return changes
 
 
 @dataclass(frozen=True, slots=True)
