@@ -35,9 +35,11 @@ if TYPE_CHECKING:
         WrongKeyError,
     )
     from agent_ckpt.key_work import KeyStatus, Rotation
-    from agent_ckpt.model import Finding, ThreadInfo, VerifyReport
+    from agent_ckpt.leases import Lease
+    from agent_ckpt.model import Finding, LeaseInfo, ThreadInfo, VerifyReport
     from agent_ckpt.options import Options
     from agent_ckpt.saver import AgentSaver
+    from agent_ckpt.turns import Turn
 
     __version__: str
 
@@ -48,6 +50,9 @@ _HOMES = {
     "KeyStatus": "key_work",
     "Rotation": "key_work",
     "Finding": "model",
+    "Lease": "leases",
+    "LeaseInfo": "model",
+    "Turn": "turns",
     "ThreadInfo": "model",
     "VerifyReport": "model",
     "BusyError": "errors",
@@ -83,6 +88,8 @@ __all__ = [
     "KeyServiceError",
     "KeyStatus",
     "Keyring",
+    "Lease",
+    "LeaseInfo",
     "NotSealedError",
     "Options",
     "PoisonedError",
@@ -92,6 +99,7 @@ __all__ = [
     "SecretError",
     "ThreadConflictError",
     "ThreadInfo",
+    "Turn",
     "UnavailableError",
     "UsageError",
     "ValueNotStorableError",
