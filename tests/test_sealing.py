@@ -609,14 +609,16 @@ def test_a_sealed_head_follows_prunes_and_deletes(open_sealed: Any, form: str) -
 
 
 def test_leases_on_a_sealed_file(path: Path, tmp_path: Path, open_sealed: Any, form: str) -> None:
-    """A lease's label stands sealed, and its thread id where thread ids do; it keeps others out and is shown to them."""
+    """Who holds a lease stands sealed, and its thread id where thread ids do; it keeps others out."""
     saver = open_sealed(seal_thread_ids=True)
     put(saver, config(CANARY), 1, value="v")
-    with saver.lease(CANARY, label=f"{CANARY} label"):
-        assert CANARY.encode() not in raw_of(tmp_path)
-        assert [(one.thread_id, one.label) for one in Api(saver, form).leases()] == [(CANARY, f"{CANARY} label")]
+    with saver.lease(CANARY):
+        raw = raw_of(tmp_path)
+        assert CANARY.encode() not in raw and f"process {os.getpid()} on".encode() not in raw
+        ((thread_id, holder),) = [(one.thread_id, one.holder) for one in Api(saver, form).leases()]
+        assert thread_id == CANARY and f"process {os.getpid()} on" in holder
         with AgentSaver(path, key=KEY) as other:
-            with pytest.raises(ThreadConflictError, match=f"{CANARY} label"):
+            with pytest.raises(ThreadConflictError, match=f"process {os.getpid()}"):
                 put(other, other.get_tuple(config(CANARY)).config, 2, value="w")
     put(saver, saver.get_tuple(config(CANARY)).config, 2, value="w")
 
