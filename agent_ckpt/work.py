@@ -100,11 +100,10 @@ def _let_in(store: Store, place: Place, restored: read.Restored, session: Sessio
     if store.runs.give_way(left, session, session.outer) and left is not None:
         left.refused = left.refused or overtaken(left)
         return (yield from _take_over(store, place, left.id, session))
-    if store.options.on_busy == "reject":
-        ahead = store.runs.about_to_write(session)
-        if ahead is not None and session.outer is None and (row is None or row.revision == session.base):
-            raise busy(session.base, session, ahead, session.thread_id, None, "the run was")
     rules = store.rules(session.thread_id, session)
+    ahead = store.runs.about_to_write(session) if store.options.on_busy == "reject" and rules.lease is None else None
+    if ahead is not None and session.outer is None:
+        raise busy(session.base, session, ahead, session.thread_id, None, "the run was")
     runs_on = row.session if row is not None and row.session is not None and store.runs.life(row.session) else None
     if runs_on is None and restored.lease is None and rules.lease is None:
         return restored
