@@ -27,8 +27,10 @@ if TYPE_CHECKING:
         UsageError,
         ValueNotStorableError,
     )
+    from agent_ckpt.idempotency import idempotency_key
     from agent_ckpt.model import Finding, ThreadInfo, VerifyReport
     from agent_ckpt.options import Options
+    from agent_ckpt.retrying import ainvoke, invoke
     from agent_ckpt.saver import AgentSaver
 
     __version__: str
@@ -51,6 +53,9 @@ _HOMES = {
     "UnavailableError": "errors",
     "UsageError": "errors",
     "ValueNotStorableError": "errors",
+    "ainvoke": "retrying",
+    "idempotency_key": "idempotency",
+    "invoke": "retrying",
 }
 
 __all__ = [
@@ -72,6 +77,9 @@ __all__ = [
     "ValueNotStorableError",
     "VerifyReport",
     "__version__",
+    "ainvoke",
+    "idempotency_key",
+    "invoke",
 ]
 
 

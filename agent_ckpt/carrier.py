@@ -9,6 +9,7 @@ context variable serves the tasks of the run.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any
@@ -25,6 +26,7 @@ _TASK_ID = "__pregel_task_id"
 _FILLED_IN = frozenset(("tags", "metadata", "callbacks", "recursion_limit"))
 """What LangGraph fills in where it copies a config for a run; a config of the user's seldom has them all."""
 _SESSIONS_KEPT = 16
+_SESSION_ID_SIZE = 8
 _WHERE = 'pass it as {"configurable": {"thread_id": "..."}}'
 
 _sessions: ContextVar[Mapping[tuple[int, str], Session]] = ContextVar("agent_ckpt_sessions", default={})  # noqa: B039
@@ -200,16 +202,17 @@ class Carrier:
         carried = self._carried(config["configurable"].get("thread_id"))
         outer = self._outer(thread_id)
         if carried is not None:
-            if carried is self._in_context(thread_id) and carried.base == base and not carried.wrote:
+            fresh = carried.base == base and not carried.wrote and carried.refused is None
+            if fresh and carried is self._in_context(thread_id):
                 return carried
             # A mere read, or a run inside the run that carries it, takes nothing from that one.
-            carried.superseded = carried.superseded or (_is_filled_in(config) and carried is not outer)
+            carried.superseded = carried.superseded or (is_copy(config) and carried is not outer)
         return Session(fresh_id, thread_id, base, self._store, outer)
 
     def plant(self, config: Mapping[str, Any], session: Session) -> None:
         """Put the session into a config that is LangGraph's own copy; leave any other alone."""
         conf = config["configurable"]
-        if _TASK_ID not in conf and not _is_filled_in(config):
+        if _TASK_ID not in conf and not is_copy(config):
             return
         if type(conf) is dict and isinstance(conf.get("thread_id"), str):
             conf["thread_id"] = SessionThreadId(session.thread_id, session)
@@ -219,6 +222,14 @@ class Carrier:
             del known[next(iter(known))]
         known[(self._store, session.thread_id)] = session
         _sessions.set(known)
+
+    def session(self, thread_id: str, base: int) -> Session:
+        """A session of a caller that read no checkpoint."""
+        return Session(os.urandom(_SESSION_ID_SIZE), thread_id, base, self._store)
+
+    def carried(self, config: Mapping[str, Any]) -> Session | None:
+        """The session that a config's thread_id carries, whoever's it is."""
+        return self._carried(config["configurable"].get("thread_id"))
 
     def _carried(self, thread_id: Any) -> Session | None:
         """The session on a thread_id, if it is one of this store and this process."""
@@ -240,7 +251,8 @@ class Carrier:
         return self.session_of({"configurable": conf})
 
 
-def _is_filled_in(config: Mapping[str, Any]) -> bool:
+def is_copy(config: Mapping[str, Any]) -> bool:
+    """Whether a config is LangGraph's own copy, made for a run or an update_state."""
     return config.keys() >= _FILLED_IN
 
 

@@ -17,7 +17,8 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
-from agent_ckpt.carrier import Carrier, checkpoint_id_of, config_for, namespace_of, place_of, thread_id_of
+from agent_ckpt import restore_rules
+from agent_ckpt.carrier import Carrier, checkpoint_id_of, config_for, is_copy, namespace_of, place_of, thread_id_of
 from agent_ckpt.codec.values import ValueCodec
 from agent_ckpt.core import delta, manage, read
 from agent_ckpt.core import prune as pruning
@@ -29,7 +30,7 @@ from agent_ckpt.core.put import ReplanError, Written
 from agent_ckpt.core.session import Session
 from agent_ckpt.errors import CorruptionError, ThreadConflictError, UnavailableError, UsageError
 from agent_ckpt.filters import matches
-from agent_ckpt.model import Body, ThreadInfo, VerifyReport
+from agent_ckpt.model import Body, Place, ThreadInfo, VerifyReport
 from agent_ckpt.options import Options
 from agent_ckpt.planning import Planning, Reading
 from agent_ckpt.steps import Call, Steps
@@ -65,10 +66,11 @@ def touch() -> Steps[None]:
 def get_tuple(store: Store, config: RunnableConfig) -> Steps[CheckpointTuple | None]:
     place = place_of(config)
     session = store.carrier.inherited(config)
-    restored: read.Restored = yield Call(lambda: read.get_tuple(place, store.hot.of))
+    expected, stale = _rules(store, config) if session is None else (None, "fork")
+    asks_head = stale != "fork" and place.checkpoint_id is not None
+    restored: read.Restored = yield Call(lambda: read.get_tuple(place, store.hot.of, with_head=asks_head))
     if session is None:
-        base = restored.thread.revision if restored.thread is not None else 0
-        session = store.carrier.begin(config, str(place.thread_id), base, os.urandom(_SESSION_ID_SIZE))
+        session = _begin(store, config, place, restored, expected, stale)
     store.carrier.plant(config, session)
     if restored.found is None or restored.thread is None:
         return None
@@ -77,6 +79,34 @@ def get_tuple(store: Store, config: RunnableConfig) -> Steps[CheckpointTuple | N
     reading.learn(restored.found, hot)
     store.hot.keep(place.thread_id, hot)
     return reading.checkpoint_tuple(restored.found, session)
+
+
+def _rules(store: Store, config: RunnableConfig) -> tuple[int | None, restore_rules.StaleCheckpoint]:
+    default = store.options.stale_checkpoint
+    return restore_rules.expected_revision_of(config), restore_rules.stale_checkpoint_of(config, default)
+
+
+def _begin(
+    store: Store,
+    config: RunnableConfig,
+    place: Place,
+    restored: read.Restored,
+    expected: int | None,
+    stale: restore_rules.StaleCheckpoint,
+) -> Session:
+    """Begin a session, or go on with the one just begun; a run that may not go on is told before its nodes."""
+    base = restored.thread.revision if restored.thread is not None else 0
+    carried = store.carrier.carried(config)
+    session = store.carrier.begin(config, str(place.thread_id), base, os.urandom(_SESSION_ID_SIZE))
+    if session is carried:
+        return session
+    run = restore_rules.is_run(config)
+    refused = restore_rules.refusal(place, restored, expected, stale, run, carried, writes=run or is_copy(config))
+    if refused is not None and run:
+        raise refused
+    # What isn't a run may only want to read: it is told when it writes.
+    session.refused = refused
+    return session
 
 
 # Storing

@@ -33,6 +33,7 @@ class Session:
         wrote: whether it has committed anything.
         refused: the error that ended it; every later write gets it again.
         superseded: whether a config that carries it was restored from again.
+        fork_of: the checkpoint that one run may go on from although it isn't the head (`AgentSaver.fork`).
     """
 
     id: bytes
@@ -43,6 +44,7 @@ class Session:
     wrote: bool = False
     refused: ThreadConflictError | None = None
     superseded: bool = False
+    fork_of: str | None = None
     _generation: int = field(default_factory=lambda: _forks)
 
     def alive(self) -> bool:
