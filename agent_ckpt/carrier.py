@@ -9,7 +9,6 @@ context variable serves the tasks of the run.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any
@@ -26,7 +25,6 @@ _TASK_ID = "__pregel_task_id"
 _FILLED_IN = frozenset(("tags", "metadata", "callbacks", "recursion_limit"))
 """What LangGraph fills in where it copies a config for a run; a config of the user's seldom has them all."""
 _SESSIONS_KEPT = 16
-_SESSION_ID_SIZE = 8
 _WHERE = 'pass it as {"configurable": {"thread_id": "..."}}'
 
 _sessions: ContextVar[Mapping[tuple[int, str], Session]] = ContextVar("agent_ckpt_sessions", default={})  # noqa: B039
@@ -192,6 +190,10 @@ class Carrier:
             raise session.refused
         return session
 
+    def last_begun(self, thread_id: str) -> Session | None:
+        """The session last begun in this context on a thread."""
+        return self._in_context(thread_id)
+
     def begin(self, config: Mapping[str, Any], thread_id: str, base: int, fresh_id: bytes) -> Session:
         """Begin the session of a restore outside a task, or go on with the one just begun.
 
@@ -200,19 +202,19 @@ class Carrier:
         the first one did. Any other carried session is another restore's.
         """
         carried = self._carried(config["configurable"].get("thread_id"))
-        outer = self._outer(thread_id)
+        outer = self.outer(thread_id)
         if carried is not None:
             fresh = carried.base == base and not carried.wrote and carried.refused is None
             if fresh and carried is self._in_context(thread_id):
                 return carried
             # A mere read, or a run inside the run that carries it, takes nothing from that one.
-            carried.superseded = carried.superseded or (is_copy(config) and carried is not outer)
+            carried.superseded = carried.superseded or (_is_filled_in(config) and carried is not outer)
         return Session(fresh_id, thread_id, base, self._store, outer)
 
     def plant(self, config: Mapping[str, Any], session: Session) -> None:
         """Put the session into a config that is LangGraph's own copy; leave any other alone."""
         conf = config["configurable"]
-        if _TASK_ID not in conf and not is_copy(config):
+        if _TASK_ID not in conf and not _is_filled_in(config):
             return
         if type(conf) is dict and isinstance(conf.get("thread_id"), str):
             conf["thread_id"] = SessionThreadId(session.thread_id, session)
@@ -223,9 +225,9 @@ class Carrier:
         known[(self._store, session.thread_id)] = session
         _sessions.set(known)
 
-    def session(self, thread_id: str, base: int) -> Session:
+    def session(self, thread_id: str, base: int, fresh_id: bytes) -> Session:
         """A session of a caller that read no checkpoint."""
-        return Session(os.urandom(_SESSION_ID_SIZE), thread_id, base, self._store)
+        return Session(fresh_id, thread_id, base, self._store)
 
     def carried(self, config: Mapping[str, Any]) -> Session | None:
         """The session that a config's thread_id carries, whoever's it is."""
@@ -242,7 +244,7 @@ class Carrier:
         session = _sessions.get().get((self._store, thread_id))
         return session if session is not None and session.alive() else None
 
-    def _outer(self, thread_id: str) -> Session | None:
+    def outer(self, thread_id: str) -> Session | None:
         """The session of the run inside whose node we are, when that run is on the same thread."""
         around: RunnableConfig | None = var_child_runnable_config.get()
         conf = (around or {}).get("configurable") or {}
@@ -251,8 +253,12 @@ class Carrier:
         return self.session_of({"configurable": conf})
 
 
-def is_copy(config: Mapping[str, Any]) -> bool:
-    """Whether a config is LangGraph's own copy, made for a run or an update_state."""
+def is_a_run(config: Mapping[str, Any]) -> bool:
+    """Whether a config comes from the beginning of a run: LangGraph's own copy, outside a task."""
+    return _is_filled_in(config) and _TASK_ID not in config["configurable"]
+
+
+def _is_filled_in(config: Mapping[str, Any]) -> bool:
     return config.keys() >= _FILLED_IN
 
 

@@ -7,6 +7,7 @@ run (subgraphs, LangGraph's second look at its start) go on with a session and d
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from langgraph.checkpoint.serde.types import INTERRUPT
@@ -27,18 +28,62 @@ _RUN = "__pregel_runtime"
 """What LangGraph puts into the configurable of a run, and into that of no update_state or get_state."""
 
 
-def is_run(config: Mapping[str, Any]) -> bool:
-    """Whether a restore begins a run, so that nodes follow it."""
-    return _RUN in config["configurable"]
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What one config asks.
 
-
-def expected_revision_of(config: Mapping[str, Any]) -> int | None:
-    """The revision that the caller saw the thread at, or None where it names none.
-
-    Raises:
-        UsageError: for anything but a whole number of at least 0.
+    Attributes:
+        expected: the revision that the caller saw the thread at, or None where it names none.
+        stale: what happens to a checkpoint_id that isn't the head.
+        run: whether nodes follow the restore.
     """
-    value = config["configurable"].get(EXPECTED_REVISION)
+
+    expected: int | None
+    stale: StaleCheckpoint
+    run: bool
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], default: StaleCheckpoint) -> Rules:
+        """Read a config, with the saver's option for where it says nothing.
+
+        Raises:
+            UsageError: for a value that can't be right.
+        """
+        conf = config["configurable"]
+        return cls(_expected(conf.get(EXPECTED_REVISION)), _stale(conf.get(STALE_CHECKPOINT), default), _RUN in conf)
+
+    def asks_head(self, place: Place) -> bool:
+        """Whether the id of the head has to be read too."""
+        return self.stale != "fork" and place.checkpoint_id is not None
+
+    def refusal(
+        self, place: Place, restored: Restored, permit: Session | None, *, uses: bool
+    ) -> ThreadConflictError | None:
+        """Why what follows a restore is refused, or None.
+
+        Args:
+            place: what the config addresses.
+            restored: what was read there.
+            permit: the session that the config carries: one of `AgentSaver.fork` may go on once from its checkpoint.
+            uses: whether that permit is used up now; by a mere read it is not.
+        """
+        found = restored.thread.revision if restored.thread is not None else 0
+        if self.expected is not None and self.expected != found:
+            return _moved_on(place, self.expected, found)
+        named = place.checkpoint_id
+        if self.stale == "fork" or named is None or named == restored.head:
+            return None
+        if self.stale == "refuse_resume":
+            asks = restored.found is None or any(channel == INTERRUPT for _, channel, _ in restored.found.writes)
+            if not self.run or not asks:
+                return None
+        if permit is not None and permit.fork_of == named:
+            permit.fork_of = None if uses else named
+            return None
+        return _not_the_head(place, restored, self.stale)
+
+
+def _expected(value: Any) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -49,54 +94,13 @@ def expected_revision_of(config: Mapping[str, Any]) -> int | None:
     return value
 
 
-def stale_checkpoint_of(config: Mapping[str, Any], default: StaleCheckpoint) -> StaleCheckpoint:
-    """What happens to a checkpoint_id that isn't the head: the config's word, or the saver's option.
-
-    Raises:
-        UsageError: for another word.
-    """
-    value = config["configurable"].get(STALE_CHECKPOINT)
+def _stale(value: Any, default: StaleCheckpoint) -> StaleCheckpoint:
     if value is None:
         return default
-    if value not in get_args(StaleCheckpoint):
+    if not isinstance(value, str) or value not in get_args(StaleCheckpoint):
         words = ", ".join(map(repr, get_args(StaleCheckpoint)))
         raise UsageError(f"{STALE_CHECKPOINT} must be one of {words}; got {value!r}")
-    return value  # type: ignore[no-any-return]
-
-
-def refusal(
-    place: Place,
-    restored: Restored,
-    expected: int | None,
-    stale: StaleCheckpoint,
-    run: bool,
-    permit: Session | None,
-    writes: bool,
-) -> ThreadConflictError | None:
-    """Why what follows a restore is refused, or None.
-
-    Args:
-        place: what the config addresses.
-        restored: what was read there; with the head, where `stale` asks for it.
-        expected, stale: what the config asks.
-        run: whether nodes follow.
-        permit: the session that the config carries: one of `AgentSaver.fork` may go on once from its checkpoint.
-        writes: whether that is used up by this restore; by a mere read it is not.
-    """
-    found = restored.thread.revision if restored.thread is not None else 0
-    if expected is not None and expected != found:
-        return _moved_on(place, expected, found)
-    named = place.checkpoint_id
-    if stale == "fork" or named is None or named == restored.head:
-        return None
-    if stale == "refuse_resume":
-        asks = restored.found is None or any(channel == INTERRUPT for _, channel, _ in restored.found.writes)
-        if not run or not asks:
-            return None
-    if permit is not None and permit.fork_of == named:
-        permit.fork_of = None if writes else named
-        return None
-    return _not_the_head(place, restored, stale)
+    return value  # type: ignore[return-value]
 
 
 def _moved_on(place: Place, expected: int, found: int) -> ThreadConflictError:

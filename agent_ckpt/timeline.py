@@ -29,7 +29,7 @@ def fork(store: Store, config: RunnableConfig) -> Steps[RunnableConfig]:
     found: manage.Located | None = yield Call(lambda: manage.locate(place))
     if found is None:
         raise _not_stored(place, "fork from it")
-    session = store.carrier.session(place.thread_id, found.thread.revision)
+    session = store.carrier.session(place.thread_id, found.thread.revision, store.runs.fresh_id())
     session.fork_of = place.checkpoint_id
     return _with_place(config, place, session)
 

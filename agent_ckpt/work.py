@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import gc
 import logging
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,10 +17,10 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
-from agent_ckpt import restore_rules
-from agent_ckpt.carrier import Carrier, checkpoint_id_of, config_for, is_copy, namespace_of, place_of, thread_id_of
+from agent_ckpt import restore_rules, runs
+from agent_ckpt.carrier import Carrier, checkpoint_id_of, config_for, is_a_run, namespace_of, place_of, thread_id_of
 from agent_ckpt.codec.values import ValueCodec
-from agent_ckpt.core import delta, manage, read
+from agent_ckpt.core import delta, flight, manage, read
 from agent_ckpt.core import prune as pruning
 from agent_ckpt.core import put as putting
 from agent_ckpt.core import verify as verifying
@@ -33,6 +33,7 @@ from agent_ckpt.filters import matches
 from agent_ckpt.model import Body, Place, ThreadInfo, VerifyReport
 from agent_ckpt.options import Options
 from agent_ckpt.planning import Planning, Reading
+from agent_ckpt.runs import Runs
 from agent_ckpt.steps import Call, Steps
 
 log = logging.getLogger("agent_ckpt")
@@ -41,7 +42,6 @@ Thread = Any
 """A thread_id (str, int or UUID) or a config that holds one."""
 OnDamage = Literal["raise", "skip"]
 
-_SESSION_ID_SIZE = 8
 _PLANS_AT_MOST = 16
 
 
@@ -52,7 +52,13 @@ class Store:
     codec: ValueCodec
     hot: HotCache
     carrier: Carrier
+    runs: Runs
     options: Options
+
+    @property
+    def life(self) -> flight.Life:
+        """What tells a write of the runs in flight that keep it out."""
+        return self.runs.life if self.options.on_busy == "reject" else flight.nobody
 
 
 def touch() -> Steps[None]:
@@ -66,11 +72,12 @@ def touch() -> Steps[None]:
 def get_tuple(store: Store, config: RunnableConfig) -> Steps[CheckpointTuple | None]:
     place = place_of(config)
     session = store.carrier.inherited(config)
-    expected, stale = _rules(store, config) if session is None else (None, "fork")
-    asks_head = stale != "fork" and place.checkpoint_id is not None
+    rules = restore_rules.Rules.of(config, store.options.stale_checkpoint) if session is None else None
+    asks_head = rules is not None and rules.asks_head(place)
     restored: read.Restored = yield Call(lambda: read.get_tuple(place, store.hot.of, with_head=asks_head))
-    if session is None:
-        session = _begin(store, config, place, restored, expected, stale)
+    if rules is not None:
+        session, restored = yield from _begin(store, config, place, restored, rules)
+    assert session is not None
     store.carrier.plant(config, session)
     if restored.found is None or restored.thread is None:
         return None
@@ -81,32 +88,55 @@ def get_tuple(store: Store, config: RunnableConfig) -> Steps[CheckpointTuple | N
     return reading.checkpoint_tuple(restored.found, session)
 
 
-def _rules(store: Store, config: RunnableConfig) -> tuple[int | None, restore_rules.StaleCheckpoint]:
-    default = store.options.stale_checkpoint
-    return restore_rules.expected_revision_of(config), restore_rules.stale_checkpoint_of(config, default)
-
-
 def _begin(
-    store: Store,
-    config: RunnableConfig,
-    place: Place,
-    restored: read.Restored,
-    expected: int | None,
-    stale: restore_rules.StaleCheckpoint,
-) -> Session:
+    store: Store, config: RunnableConfig, place: Place, restored: read.Restored, rules: restore_rules.Rules
+) -> Steps[tuple[Session, read.Restored]]:
     """Begin a session, or go on with the one just begun; a run that may not go on is told before its nodes."""
     base = restored.thread.revision if restored.thread is not None else 0
     carried = store.carrier.carried(config)
-    session = store.carrier.begin(config, str(place.thread_id), base, os.urandom(_SESSION_ID_SIZE))
-    if session is carried:
-        return session
-    run = restore_rules.is_run(config)
-    refused = restore_rules.refusal(place, restored, expected, stale, run, carried, writes=run or is_copy(config))
-    if refused is not None and run:
+    session = store.carrier.begin(config, str(place.thread_id), base, store.runs.fresh_id())
+    refused = rules.refusal(place, restored, carried, uses=False) if session is not carried else None
+    if refused is not None and rules.run:
         raise refused
-    # What isn't a run may only want to read: it is told when it writes.
-    session.refused = refused
-    return session
+    loop = runs.loop_around() if is_a_run(config) else None
+    if loop is not None:
+        restored = yield from _let_in(store, place, restored, session)
+    if session is not carried:
+        refused = rules.refusal(place, restored, carried, uses=is_a_run(config))
+        if refused is not None and rules.run:
+            raise refused
+        # What isn't a run may only want to read: it is told when it writes.
+        session.refused = refused
+    if loop is not None:
+        store.runs.begin(session, loop)
+    return session, restored
+
+
+def _let_in(store: Store, place: Place, restored: read.Restored, session: Session) -> Steps[read.Restored]:
+    """Refuse a run on a thread that another run is still at work on, before any node of it runs.
+
+    Returns:
+        What was restored; anew where the thread was taken from a run in flight.
+    """
+    store.runs.give_way(store.carrier.last_begun(session.thread_id), session, session.outer)
+    row = restored.thread
+    if row is None or row.session is None or store.runs.life(row.session) is None:
+        return restored
+    held_by = row.session
+    look = partial(flight.look, place.thread_id, session, store.runs.life, "the run was")
+    if (yield Call(look)) is None:
+        return restored
+    # A stream that nobody holds any more may only wait for the cyclic collector.
+    gc.collect()
+    busy: ThreadConflictError | None = yield Call(look)
+    if busy is None:
+        return restored
+    if store.options.on_busy == "reject" or session.outer is not None:
+        raise busy
+    yield Call(partial(flight.claim, place.thread_id, held_by, session.id), write=True)
+    restored = yield Call(lambda: read.get_tuple(place, store.hot.of, with_head=True))
+    session.base = restored.thread.revision if restored.thread is not None else 0
+    return restored
 
 
 # Storing
@@ -167,12 +197,17 @@ def _writing_session(store: Store, config: RunnableConfig) -> Session | None:
 
 def _write(store: Store, thread_id: str, session: Session | None, plan: Callable[[Planning], Any]) -> Steps[None]:
     """Plan with what is known of the thread, write, and remember; plan again if that was outdated."""
+    if session is None or not session.wrote:
+        outer = session.outer if session is not None else store.carrier.outer(thread_id)
+        store.runs.give_way(store.carrier.last_begun(thread_id), session, outer)
+    if session is not None:
+        runs.writes(session)
     hot = store.hot.find(thread_id)
     if hot is None:
         row = yield Call(lambda: manage.find_thread(thread_id))
         hot = store.hot.of(thread_id, row) if row is not None else None
     for _ in range(_PLANS_AT_MOST):
-        planning = Planning(store.codec, hot, store.options.compression)
+        planning = Planning(store.codec, hot, store.options.compression, store.life)
         factory = plan(planning)
         try:
             written: Written = yield Call(factory, write=True)
