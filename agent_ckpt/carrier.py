@@ -31,7 +31,7 @@ _sessions: ContextVar[Mapping[tuple[int, str], Session]] = ContextVar("agent_ckp
 
 
 class SessionThreadId(str):
-    """A thread_id that carries the session which restored the thread."""
+    """A thread_id that carries the session which restored the thread; from `fork`, a checkpoint_id too."""
 
     session: Session
 
@@ -228,6 +228,10 @@ class Carrier:
     def session(self, thread_id: str, base: int, fresh_id: bytes) -> Session:
         """A session of a caller that read no checkpoint."""
         return Session(fresh_id, thread_id, base, self._store)
+
+    def permit(self, config: Mapping[str, Any]) -> Session | None:
+        """The session of `fork` that a config's checkpoint_id carries: update_state makes plain text of thread_ids."""
+        return self._carried(config["configurable"].get("checkpoint_id"))
 
     def carried(self, config: Mapping[str, Any]) -> Session | None:
         """The session that a config's thread_id carries, whoever's it is."""

@@ -77,6 +77,6 @@ def _with_place(config: RunnableConfig, place: Place, session: Session) -> Runna
     mine.update(
         thread_id=SessionThreadId(place.thread_id, session),
         checkpoint_ns=place.ns,
-        checkpoint_id=place.checkpoint_id,
+        checkpoint_id=SessionThreadId(place.checkpoint_id or "", session),
     )
     return {**config, "configurable": mine}

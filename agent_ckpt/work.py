@@ -95,14 +95,15 @@ def _begin(
     base = restored.thread.revision if restored.thread is not None else 0
     carried = store.carrier.carried(config)
     session = store.carrier.begin(config, str(place.thread_id), base, store.runs.fresh_id())
-    refused = rules.refusal(place, restored, carried, uses=False) if session is not carried else None
+    permit = store.carrier.permit(config)
+    refused = rules.refusal(place, restored, permit, uses=False) if session is not carried else None
     if refused is not None and rules.run:
         raise refused
     loop = runs.loop_around() if is_a_run(config) else None
     if loop is not None:
         restored = yield from _let_in(store, place, restored, session)
     if session is not carried:
-        refused = rules.refusal(place, restored, carried, uses=is_a_run(config))
+        refused = rules.refusal(place, restored, permit, uses=is_a_run(config))
         if refused is not None and rules.run:
             raise refused
         # What isn't a run may only want to read: it is told when it writes.

@@ -94,10 +94,10 @@ def _root(found: Located, key: bytes | str, interrupt: str, resume: str) -> Prog
         return going
     written = yield Statement("writes_of_checkpoint", (found.space, key))
     channels = {row[0]: _channels(found.row.place, row) for row in written}
-    if any(interrupt in named for named in channels.values()):
-        going.until = min((seq for seq, named in channels.items() if resume in named), default=FOREVER)
-    else:
-        going.until = 0
+    asked = [seq for seq, named in channels.items() if interrupt in named]
+    answered = [seq for seq, named in channels.items() if resume in named]
+    # With durability="exit" an answer is stored as what came of it, and nowhere else.
+    going.until = min(answered, default=max(found.row.seq, *asked) + 1) if asked else 0
     # One that can't be read could not be handed out either.
     going.writes = [seq for seq, named in channels.items() if seq >= going.until or not named]
     return going
