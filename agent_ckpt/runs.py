@@ -76,7 +76,9 @@ class GoingRun:
         session: its session.
         began, renewed: monotonic seconds: when it restored, when it last wrote.
         position: the OS thread and the task that it began in.
-        slot: where other processes see it, once it has written.
+        board: where other processes see it, once it writes.
+        slot: its place there.
+        writing: whether it has begun to write.
     """
 
     def __init__(self, session: Session, loop: Any, board: Board) -> None:
@@ -84,7 +86,8 @@ class GoingRun:
         self.began = self.renewed = time.monotonic()
         self.position = _position()
         self.slot: int | None = None
-        self._board = board
+        self.writing = False
+        self.board = board
         self._pid = os.getpid()
         self._loop = weakref.ref(loop, lambda _: self.end())
         self._over = False
@@ -106,17 +109,18 @@ class GoingRun:
             slot, self.slot, self._over = self.slot, None, True
         _going.pop(self.session_id, None)
         if slot is not None:
-            self._board.withdraw(slot)
+            self.board.withdraw(slot)
 
     def writes(self) -> None:
         """It is about to write: show it to the other processes, and that it does something."""
         self.renewed = time.monotonic()
+        self.writing = True
         if self.slot is not None:
-            self._board.renew(self.slot)
+            self.board.renew(self.slot)
             return
         with self._publishing:
             if self.slot is None and not self._over:
-                self.slot = self._board.publish(int.from_bytes(self.session_id[4:], "big"), self.base)
+                self.slot = self.board.publish(int.from_bytes(self.session_id[4:], "big"), self.base)
 
     def holder(self) -> Holder:
         return Holder(self._pid, time.monotonic() - self.began, self.base)
@@ -157,6 +161,18 @@ class Runs:
         run = left.run if left is not None and left is not own and left is not outer else None
         if isinstance(run, GoingRun) and not run.ended and run.position == _position():
             run.end()
+
+    def about_to_write(self, session: Session) -> Holder | None:
+        """The run of this process whose first write is on its way, on the thread as a session has just restored it.
+
+        LangGraph stores a run's first step beside its first nodes (durability="async"), so a
+        newcomer may restore before the commit and would only lose at its own first write.
+        """
+        for run in list(_going.values()):
+            same = run.thread_id == session.thread_id and run.base == session.base and run.board is self._board
+            if same and run.writing and run.session_id != session.id and run.position != _position():
+                return run.holder()
+        return None
 
     def life(self, session_id: bytes) -> Holder | None:
         """The run that is going under a session's id, in this process or another; None: none is."""

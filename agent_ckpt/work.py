@@ -27,7 +27,7 @@ from agent_ckpt.core import verify as verifying
 from agent_ckpt.core import writes as writing
 from agent_ckpt.core.hot import HotCache, HotThread
 from agent_ckpt.core.put import ReplanError, Written
-from agent_ckpt.core.session import Session
+from agent_ckpt.core.session import Session, busy
 from agent_ckpt.errors import CorruptionError, ThreadConflictError, UnavailableError, UsageError
 from agent_ckpt.filters import matches
 from agent_ckpt.model import Body, Place, ThreadInfo, VerifyReport
@@ -121,6 +121,10 @@ def _let_in(store: Store, place: Place, restored: read.Restored, session: Sessio
     """
     store.runs.give_way(store.carrier.last_begun(session.thread_id), session, session.outer)
     row = restored.thread
+    if store.options.on_busy == "reject":
+        ahead = store.runs.about_to_write(session)
+        if ahead is not None and session.outer is None and (row is None or row.revision == session.base):
+            raise busy(session.base, session, ahead, session.thread_id, None, "the run was")
     if row is None or row.session is None or store.runs.life(row.session) is None:
         return restored
     held_by = row.session
@@ -129,11 +133,11 @@ def _let_in(store: Store, place: Place, restored: read.Restored, session: Sessio
         return restored
     # A stream that nobody holds any more may only wait for the cyclic collector.
     gc.collect()
-    busy: ThreadConflictError | None = yield Call(look)
-    if busy is None:
+    refused: ThreadConflictError | None = yield Call(look)
+    if refused is None:
         return restored
     if store.options.on_busy == "reject" or session.outer is not None:
-        raise busy
+        raise refused
     yield Call(partial(flight.claim, place.thread_id, held_by, session.id), write=True)
     restored = yield Call(lambda: read.get_tuple(place, store.hot.of, with_head=True))
     session.base = restored.thread.revision if restored.thread is not None else 0

@@ -28,26 +28,33 @@ def nobody(_: bytes) -> Holder | None:
     return None
 
 
-def refuse_in_flight(
-    place: Place, row: ThreadRow | None, session: Session | None, life: Life, doing: str
-) -> Program[None]:
-    """Refuse a write, before anything of it is stored, where a run in flight owns the thread.
-
-    A run whose last step is stored is not in the way, although its call may not have returned: a
-    stream that nobody reads to its end holds no finished thread.
+def admit(place: Place, row: ThreadRow | None, session: Session | None, life: Life, doing: str) -> Program[None]:
+    """Let a write through whose session may write the thread now, or refuse it before anything of it is stored.
 
     Raises:
-        ThreadConflictError: with reason `"busy"`.
+        ThreadConflictError: when the session lost the thread, or a run in flight owns it.
     """
+    if session is not None and not owns(row, session):
+        # A run restored the thread at rest, and lost a race; a bare read may have met a run in flight.
+        if session.run is None and session.outer is None:
+            yield from _refuse_in_flight(place, row, session, life, doing)
+        raise conflict(row, session, place.checkpoint_id, doing)
+    yield from _refuse_in_flight(place, row, session, life, doing)
+
+
+def _refuse_in_flight(
+    place: Place, row: ThreadRow | None, session: Session | None, life: Life, doing: str
+) -> Program[None]:
     if row is None or row.session is None or (session is not None and session.id == row.session):
         return
     holder = life(row.session)
     if holder is None:
         return
     found = yield Statement("head_of_space", (place.thread_id, ""))
+    # One whose last step is stored is not in the way: a stream that nobody reads to its end holds no finished thread.
     if found and not _has_next_step(place.thread_id, found[0]):
         return
-    raise busy(row, session, holder, place.thread_id, place.checkpoint_id, doing)
+    raise busy(row.revision, session, holder, place.thread_id, place.checkpoint_id, doing)
 
 
 def look(thread_id: str, session: Session, life: Life, doing: str) -> Program[ThreadConflictError | None]:
@@ -57,7 +64,7 @@ def look(thread_id: str, session: Session, life: Life, doing: str) -> Program[Th
     if session.outer is not None and not owns(row, session):
         return conflict(row, session, None, doing)
     try:
-        yield from refuse_in_flight(Place(thread_id, "", None), row, session, life, doing)
+        yield from _refuse_in_flight(Place(thread_id, "", None), row, session, life, doing)
     except ThreadConflictError as refused:
         return refused
     return None

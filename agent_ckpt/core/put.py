@@ -8,9 +8,9 @@ from typing import Any
 from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import frame, ids, rows, tree
 from agent_ckpt.core.assemble import Assembled, assemble
-from agent_ckpt.core.flight import Life, refuse_in_flight
+from agent_ckpt.core.flight import Life, admit
 from agent_ckpt.core.rows import body_of, next_sequence, thread_row
-from agent_ckpt.core.session import Session, conflict, owns, parent_gone, stale_checkpoint, two_writers
+from agent_ckpt.core.session import Session, parent_gone, stale_checkpoint, two_writers
 from agent_ckpt.errors import ThreadConflictError
 from agent_ckpt.model import Body, CheckpointRow, Place, Ref, ThreadRow
 
@@ -112,9 +112,7 @@ def put(plan: PutPlan) -> Program[Written]:
     found = yield Statement("put_begin", (place.thread_id, place.ns, key, parent_key, reads_parent))
     state = found[0] if found else None
     row = thread_row(state) if state else None
-    if plan.session is not None and not owns(row, plan.session):
-        raise conflict(row, plan.session, place.checkpoint_id, "put")
-    yield from refuse_in_flight(place, row, plan.session, plan.life, "put")
+    yield from admit(place, row, plan.session, plan.life, "put")
     plan.target.check(row)
     existing = _checkpoint(place, state[9:13]) if state and state[9] is not None else None
     if row is not None and state is not None and existing is None:

@@ -120,17 +120,17 @@ def conflict(row: ThreadRow | None, session: Session, checkpoint_id: str | None,
 
 
 def busy(
-    row: ThreadRow, session: Session | None, holder: Holder, thread_id: str, checkpoint_id: str | None, doing: str
+    found: int, session: Session | None, holder: Holder, thread_id: str, checkpoint_id: str | None, doing: str
 ) -> ThreadConflictError:
     """The error for whoever would write a thread while a run on it is going."""
     return ThreadConflictError(
-        f"{doing} refused for thread {thread_id!r}: {holder} is at work on it, at revision {row.revision} now. Nothing "
+        f"{doing} refused for thread {thread_id!r}: {holder} is at work on it, at revision {found} now. Nothing "
         f"of it was stored. Wait until that run has ended, queue with saver.turn(...), or open the saver with "
         f'on_busy="preempt" to take the thread from a run that is going.',
         thread_id=thread_id,
         reason="busy",
         expected=session.base if session is not None else None,
-        found=row.revision,
+        found=found,
         wrote=session.wrote if session is not None else False,
         checkpoint_id=checkpoint_id,
         holder=str(holder),
