@@ -15,14 +15,14 @@ from agent_ckpt.restore_rules import EXPECTED_REVISION
 
 ATTEMPTS = 20
 _FIRST_S = 0.02
-_LONGEST_S = 2.0
+_LONGEST_S = 1.0
 
 
 def invoke(graph: Any, input: Any, config: Mapping[str, Any], *, attempts: int = ATTEMPTS, **kwargs: Any) -> Any:
     """`graph.invoke`, tried again when another session wrote the thread first or is still going.
 
     Each try restores the thread anew, so it starts from the newest state. Between two tries it
-    waits, holding nothing: a random time from 0 to 0.02 s, 0.04 s, 0.08 s, ..., 2 s at most.
+    waits, holding nothing: a random time from 0 to 0.02 s, 0.04 s, 0.08 s, ..., 1 s at most.
 
     Tried again is only what stored nothing: not a run that had stored its input before it was
     overtaken (`wrote`), not on a thread that was deleted, not what `expected_revision` or
