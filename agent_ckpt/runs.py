@@ -18,6 +18,7 @@ import time
 import weakref
 from typing import Any, Protocol
 
+from agent_ckpt.core.flight import Rules, nobody
 from agent_ckpt.core.session import Session
 from agent_ckpt.model import Holder
 
@@ -41,6 +42,12 @@ class Board(Protocol):
     def renew(self, slot: int) -> None: ...
 
     def withdraw(self, slot: int) -> None: ...
+
+    def show_life(self) -> None:
+        """Let other processes see that this one lives, though it runs nothing yet."""
+
+    def alive(self, token: bytes) -> bool:
+        """Whether the process lives whose sessions' ids begin so; True where that can't be told."""
 
     def look(self, session_id: bytes, ttl_s: float) -> Holder | None:
         """The run of another process that is going under this session's id, or None."""
@@ -137,6 +144,18 @@ class Runs:
     def __init__(self, board: Board, ttl_s: float) -> None:
         self._board = board
         self._ttl_s = ttl_s
+
+    def rules(self, rejects: bool, lease: bytes | None) -> Rules:
+        """What decides whether a write is let through, as things stand."""
+        return Rules(self.life if rejects else nobody, self.alive, time.time, lease)
+
+    def alive(self, holder: bytes) -> bool:
+        """Whether the process lives that a session or a holder belongs to, by its id."""
+        return self._board.alive(holder[:4])
+
+    def show_life(self) -> None:
+        """Let other processes see that this one lives."""
+        self._board.show_life()
 
     def fresh_id(self) -> bytes:
         """An id for a new session, which tells this process's sessions from others'."""

@@ -42,7 +42,7 @@ def rollback(store: Store, config: RunnableConfig) -> Steps[RunnableConfig]:
             f"subgraphs stored goes back with it"
         )
     parents = Reading(store.codec).parents
-    factory = partial(rolling.rollback, place, parents, INTERRUPT, RESUME)
+    factory = partial(rolling.rollback, place, parents, INTERRUPT, RESUME, store.rules(place.thread_id, None))
     if not (yield Call(factory, write=True)):
         raise _not_stored(place, "roll back to it")
     return config_for(place, None)

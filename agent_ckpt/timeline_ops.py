@@ -72,6 +72,7 @@ class TimelineOps(Plumbing):
 
         Raises:
             UsageError: when it names no checkpoint, one that isn't stored, or one of a subgraph.
+            ThreadConflictError: when another holds the thread's lease.
             CorruptionError: when the checkpoint itself is damaged; nothing changed.
         """
         return self._run(timeline.rollback(self._store, config))

@@ -55,10 +55,10 @@ class Store:
     runs: Runs
     options: Options
 
-    @property
-    def life(self) -> flight.Life:
-        """What tells a write of the runs in flight that keep it out."""
-        return self.runs.life if self.options.on_busy == "reject" else flight.nobody
+    def rules(self, thread_id: str, session: Session | None) -> flight.Rules:
+        """What decides whether a write of a thread is let through."""
+        lease = session.lease if session is not None and session.lease is not None else self.carrier.lease_of(thread_id)
+        return self.runs.rules(self.options.on_busy == "reject", lease.id if lease is not None else None)
 
 
 def touch() -> Steps[None]:
@@ -125,10 +125,11 @@ def _let_in(store: Store, place: Place, restored: read.Restored, session: Sessio
         ahead = store.runs.about_to_write(session)
         if ahead is not None and session.outer is None and (row is None or row.revision == session.base):
             raise busy(session.base, session, ahead, session.thread_id, None, "the run was")
-    if row is None or row.session is None or store.runs.life(row.session) is None:
+    rules = store.rules(session.thread_id, session)
+    runs_on = row.session if row is not None and row.session is not None and store.runs.life(row.session) else None
+    if runs_on is None and restored.lease is None and rules.lease is None:
         return restored
-    held_by = row.session
-    look = partial(flight.look, place.thread_id, session, store.runs.life, "the run was")
+    look = partial(flight.look, place.thread_id, session, store.runs.rules(True, rules.lease), "the run was")
     if (yield Call(look)) is None:
         return restored
     # A stream that nobody holds any more may only wait for the cyclic collector.
@@ -136,9 +137,9 @@ def _let_in(store: Store, place: Place, restored: read.Restored, session: Sessio
     refused: ThreadConflictError | None = yield Call(look)
     if refused is None:
         return restored
-    if store.options.on_busy == "reject" or session.outer is not None:
+    if store.options.on_busy == "reject" or session.outer is not None or refused.reason != "busy" or runs_on is None:
         raise refused
-    yield Call(partial(flight.claim, place.thread_id, held_by, session.id), write=True)
+    yield Call(partial(flight.claim, place.thread_id, runs_on, session.id), write=True)
     restored = yield Call(lambda: read.get_tuple(place, store.hot.of, with_head=True))
     session.base = restored.thread.revision if restored.thread is not None else 0
     return restored
@@ -212,7 +213,7 @@ def _write(store: Store, thread_id: str, session: Session | None, plan: Callable
         row = yield Call(lambda: manage.find_thread(thread_id))
         hot = store.hot.of(thread_id, row) if row is not None else None
     for _ in range(_PLANS_AT_MOST):
-        planning = Planning(store.codec, hot, store.options.compression, store.life)
+        planning = Planning(store.codec, hot, store.options.compression, store.rules(thread_id, session))
         factory = plan(planning)
         try:
             written: Written = yield Call(factory, write=True)

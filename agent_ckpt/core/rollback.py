@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import frame, ids, rows
+from agent_ckpt.core.flight import Rules, check_lease, lease_of
 from agent_ckpt.core.manage import Located, locate
 from agent_ckpt.core.read import FOREVER
 from agent_ckpt.core.rows import body_of, checkpoint_row, next_sequence, writes_row
@@ -46,19 +47,22 @@ class _Rollback:
     again: list[int] = field(default_factory=list)
 
 
-def rollback(place: Place, parents_of: ParentsOf, interrupt: str, resume: str) -> Program[bool]:
+def rollback(place: Place, parents_of: ParentsOf, interrupt: str, resume: str, rules: Rules) -> Program[bool]:
     """Make a checkpoint of the root the head again; False when it isn't stored.
 
     Args:
         parents_of: reads the metadata of a subgraph's checkpoint.
         interrupt, resume: the channels of questions and answers among pending writes.
+        rules: tell whether another holds the thread's lease.
 
     Raises:
+        ThreadConflictError: when another holds the lease.
         CorruptionError: when the target itself is damaged; nothing changed.
     """
     found = yield from locate(place)
     if found is None:
         return False
+    check_lease(place, (yield from lease_of(place.thread_id)), None, rules, "rollback")
     body_of(found.row)
     sequence = yield from next_sequence(place, found.thread)
     key = ids.shrink(place.checkpoint_id or "")
