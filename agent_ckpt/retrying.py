@@ -119,4 +119,4 @@ class _Tries:
         if lost.reason == "expected_revision":
             return self.makes_input and not self._own_word
         # A stale one that expected no revision named a checkpoint, which would be as old the next time.
-        return lost.reason == "busy" or (lost.reason == "stale" and lost.expected is not None)
+        return lost.reason in ("busy", "leased") or (lost.reason == "stale" and lost.expected is not None)

@@ -70,6 +70,11 @@ def test_it_tries_again_and_waits_longer_each_time(form: str, pauses: list[tuple
     assert pauses == [(0, min(1.0, 0.02 * 2**tried)) for tried in range(10)]
 
 
+def test_a_lease_is_waited_for(form: str, pauses: list[Any]) -> None:
+    """Another's lease ends some time; it is no reason to give up at once."""
+    assert call(form, Refusing(3, reason="leased"), {}, config()) == "answer"
+
+
 def test_it_gives_up_with_the_last_conflict(form: str, pauses: list[tuple[float, float]]) -> None:
     """After so many attempts the last error is raised, and tells how many there were."""
     graph = Refusing(1000)

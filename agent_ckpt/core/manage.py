@@ -112,8 +112,8 @@ def _copy_rows(
         else:
             yield from _copy_writes(source_id, target_id, ns, columns, spaces[space], seq, compression)
     for old, mark in undone:
-        for statement in ("undo_checkpoints", "undo_writes"):
-            yield Statement(statement, (json.dumps([moved[old]]), moved[mark]))
+        yield Statement("undo_checkpoints", (json.dumps([moved[old]]), moved[mark]))
+        yield Statement("undo_writes", (json.dumps([moved[old]]), moved[mark]))
 
 
 def _copy_checkpoint(
