@@ -27,7 +27,7 @@ from agent_ckpt.core import verify as verifying
 from agent_ckpt.core import writes as writing
 from agent_ckpt.core.hot import HotCache, HotThread
 from agent_ckpt.core.put import ReplanError, Written
-from agent_ckpt.core.session import Session, busy
+from agent_ckpt.core.session import Session, busy, overtaken
 from agent_ckpt.errors import ThreadConflictError, UnavailableError, UsageError
 from agent_ckpt.model import Body, Place, ThreadInfo, VerifyReport
 from agent_ckpt.options import Options
@@ -116,8 +116,10 @@ def _let_in(store: Store, place: Place, restored: read.Restored, session: Sessio
     Returns:
         What was restored; anew where the thread was taken from a run in flight.
     """
-    store.runs.give_way(store.carrier.last_begun(session.thread_id), session, session.outer)
-    row = restored.thread
+    left, row = store.carrier.last_begun(session.thread_id), restored.thread
+    if store.runs.give_way(left, session, session.outer) and left is not None:
+        left.refused = left.refused or overtaken(left)
+        return (yield from _take_over(store, place, left.id, session))
     if store.options.on_busy == "reject":
         ahead = store.runs.about_to_write(session)
         if ahead is not None and session.outer is None and (row is None or row.revision == session.base):
@@ -133,11 +135,20 @@ def _let_in(store: Store, place: Place, restored: read.Restored, session: Sessio
     gc.collect()
     refused: ThreadConflictError | None = yield Call(look)
     if refused is None:
-        return restored
+        return (yield from _restore_again(store, place, session))
     if store.options.on_busy == "reject" or session.outer is not None or refused.reason != "busy" or runs_on is None:
         raise refused
-    yield Call(partial(flight.claim, place.thread_id, runs_on, session.id), write=True)
-    restored = yield Call(lambda: read.get_tuple(place, store.hot.of, with_head=True))
+    return (yield from _take_over(store, place, runs_on, session))
+
+
+def _take_over(store: Store, place: Place, held_by: bytes, session: Session) -> Steps[read.Restored]:
+    """Make a session that has restored a thread its owner in place of a run, which is refused from now on."""
+    yield Call(partial(flight.claim, place.thread_id, held_by, session.id), write=True)
+    return (yield from _restore_again(store, place, session))
+
+
+def _restore_again(store: Store, place: Place, session: Session) -> Steps[read.Restored]:
+    restored: read.Restored = yield Call(lambda: read.get_tuple(place, store.hot.of, with_head=True))
     session.base = restored.thread.revision if restored.thread is not None else 0
     return restored
 

@@ -189,6 +189,21 @@ def lease_lost(thread_id: str, doing: str, wrote: bool) -> ThreadConflictError:
     )
 
 
+def overtaken(session: Session) -> ThreadConflictError:
+    """The error for a run whose caller left it in the middle and began another on the thread."""
+    return ThreadConflictError(
+        f"a write was refused for thread {session.thread_id!r}: the caller of this run (restored at revision "
+        f"{session.base}) left it in the middle and has begun another one on the thread. Nothing of it was stored. "
+        f"Read a stream to its end, or close it, before the next run.",
+        thread_id=session.thread_id,
+        reason="stale",
+        expected=session.base,
+        found=session.base,
+        wrote=session.wrote,
+        checkpoint_id=None,
+    )
+
+
 def stale_checkpoint(
     thread_id: str, row: ThreadRow, checkpoint_id: str | None, head: str | None, doing: str
 ) -> ThreadConflictError:
