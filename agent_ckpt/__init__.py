@@ -27,9 +27,11 @@ if TYPE_CHECKING:
         UsageError,
         ValueNotStorableError,
     )
+    from agent_ckpt.idempotency import idempotency_key
     from agent_ckpt.leases import Lease
     from agent_ckpt.model import Finding, LeaseInfo, ThreadInfo, VerifyReport
     from agent_ckpt.options import Options
+    from agent_ckpt.retrying import ainvoke, invoke
     from agent_ckpt.saver import AgentSaver
     from agent_ckpt.turns import Turn
 
@@ -56,6 +58,9 @@ _HOMES = {
     "UnavailableError": "errors",
     "UsageError": "errors",
     "ValueNotStorableError": "errors",
+    "ainvoke": "retrying",
+    "idempotency_key": "idempotency",
+    "invoke": "retrying",
 }
 
 __all__ = [
@@ -80,6 +85,9 @@ __all__ = [
     "ValueNotStorableError",
     "VerifyReport",
     "__version__",
+    "ainvoke",
+    "idempotency_key",
+    "invoke",
 ]
 
 
