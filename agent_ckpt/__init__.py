@@ -34,10 +34,12 @@ if TYPE_CHECKING:
         ValueNotStorableError,
         WrongKeyError,
     )
+    from agent_ckpt.idempotency import idempotency_key
     from agent_ckpt.key_work import KeyStatus, Rotation
     from agent_ckpt.leases import Lease
     from agent_ckpt.model import Finding, LeaseInfo, ThreadInfo, VerifyReport
     from agent_ckpt.options import Options
+    from agent_ckpt.retrying import ainvoke, invoke
     from agent_ckpt.saver import AgentSaver
     from agent_ckpt.turns import Turn
 
@@ -73,6 +75,9 @@ _HOMES = {
     "SealError": "errors",
     "SecretError": "errors",
     "WrongKeyError": "errors",
+    "ainvoke": "retrying",
+    "idempotency_key": "idempotency",
+    "invoke": "retrying",
 }
 
 __all__ = [
@@ -106,6 +111,9 @@ __all__ = [
     "VerifyReport",
     "WrongKeyError",
     "__version__",
+    "ainvoke",
+    "idempotency_key",
+    "invoke",
 ]
 
 

@@ -28,17 +28,18 @@ from agent_ckpt.gate import Gate
 from agent_ckpt.key_ops import KeyOps
 from agent_ckpt.key_work import seal_rest
 from agent_ckpt.leases import LeaseOps
+from agent_ckpt.listing import Listing, OnDamage
 from agent_ckpt.runs import Runs
 from agent_ckpt.sqlite import SqliteBackend
 from agent_ckpt.thread_ops import ThreadOps
+from agent_ckpt.timeline_ops import TimelineOps
 from agent_ckpt.turns import TurnOps
-from agent_ckpt.work import OnDamage
 
 _URL_VARIABLE = "AGENT_CKPT_URL"
 _KEY_VARIABLE = "AGENT_CKPT_KEY"
 
 
-class AgentSaver(KeyOps, ThreadOps, LeaseOps, TurnOps, BaseCheckpointSaver[Any]):
+class AgentSaver(KeyOps, ThreadOps, TimelineOps, LeaseOps, TurnOps, BaseCheckpointSaver[Any]):
     """A LangGraph checkpointer on one SQLite file in WAL mode, for sync and async use.
 
     One object serves every OS thread and every event loop; it may be built at import time or
@@ -241,7 +242,7 @@ class AgentSaver(KeyOps, ThreadOps, LeaseOps, TurnOps, BaseCheckpointSaver[Any])
         Raises:
             UsageError: for a negative limit or an unusable config.
         """
-        query = work.Listing(self._store, config, filter, before, limit, on_damage)
+        query = Listing(self._store, config, filter, before, limit, on_damage)
         return query.items(self._run)
 
     async def alist(
@@ -254,7 +255,7 @@ class AgentSaver(KeyOps, ThreadOps, LeaseOps, TurnOps, BaseCheckpointSaver[Any])
         on_damage: OnDamage = "raise",
     ) -> AsyncIterator[CheckpointTuple]:
         """`list`, async."""
-        query = work.Listing(self._store, config, filter, before, limit, on_damage)
+        query = Listing(self._store, config, filter, before, limit, on_damage)
         async for item in query.aitems(self._arun):
             yield item
 

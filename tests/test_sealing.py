@@ -608,6 +608,31 @@ def test_a_sealed_head_follows_prunes_and_deletes(open_sealed: Any, form: str) -
     assert api.get_tuple(config()).checkpoint["channel_values"] == {"value": 9} and saver.verify()
 
 
+def test_a_rollback_on_a_sealed_file(path: Path, open_sealed: Any, form: str) -> None:
+    """After a rollback the older checkpoint is the sealed head; a mark that is removed is noticed."""
+    saver = open_sealed()
+    api = Api(saver, form)
+    places = [put(api, config(), 0, value=0)]
+    for step in range(1, 4):
+        places.append(put(api, places[-1], step, value=step))
+        api.put_writes(places[-1], [("value", step)], f"task {step}")
+    api.rollback(places[1])
+    assert api.get_tuple(config()).checkpoint["channel_values"] == {"value": 1}
+    assert len(api.list(config())) == 4 and saver.verify()
+    for table in ("checkpoints", "writes"):
+        marks = rows_of(path, f"SELECT undone, seq FROM {table} WHERE undone IS NOT NULL")
+        edit(path, (f"UPDATE {table} SET undone = NULL", ()))
+        with AgentSaver(path, key=KEY) as other:
+            if table == "checkpoints":
+                assert len(marks) == 2
+                with pytest.raises(SealError):
+                    other.get_tuple(config())
+            assert not marks or not other.verify()
+        edit(path, *[(f"UPDATE {table} SET undone = ? WHERE seq = ?", mark) for mark in marks])
+    put(api, api.get_tuple(config()).config, 9, value=9)
+    assert api.get_tuple(config()).checkpoint["channel_values"] == {"value": 9}
+
+
 def test_leases_on_a_sealed_file(path: Path, tmp_path: Path, open_sealed: Any, form: str) -> None:
     """Who holds a lease stands sealed, and its thread id where thread ids do; it keeps others out."""
     saver = open_sealed(seal_thread_ids=True)
