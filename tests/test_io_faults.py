@@ -30,7 +30,17 @@ SAMPLE = int(os.environ.get("AGENT_CKPT_TEST_IO_FAULTS", "4") if not ALL else 0)
 """Runs of each kind of failure, form and durability that CI makes."""
 WATCHDOG_S = 120.0
 EXPECTED = ("UnavailableError", "DiskFullError", "ReadOnlyError", "BusyError", "PoisonedError")
-OPERATIONS = ("a write", "a read", "opening", "COMMIT", "can't make", "can't open", "can't lock", "can't look", "can't be read")
+OPERATIONS = (
+    "a write",
+    "a read",
+    "opening",
+    "COMMIT",
+    "can't make",
+    "can't open",
+    "can't lock",
+    "can't look",
+    "can't be read",
+)
 
 
 @pytest.fixture(scope="module")
@@ -173,9 +183,16 @@ def test_every_call_fails_in_turn(
     print(f"seed {seed}")
     # The last call of all may not come at all where an earlier failure spares it.
     chosen = range(1, calls + 1) if ALL else sorted(random.Random(seed).sample(range(1, calls + 1), min(calls, SAMPLE)))
+    failures: list[str] = []
     for at in chosen:
-        runs(at, kind, sticky, form, synchronous)
+        try:
+            runs(at, kind, sticky, form, synchronous)
+        except AssertionError as exc:
+            failures.append(f"{exc}"[:2000])
+            if faulty.process.poll() is not None or len(failures) > 20:
+                break
     print(f"{len(chosen)} of {calls} calls failed: {dict(runs.raised)}; {dict(runs.struck)}")
+    assert not failures, "\n".join(failures)
 
 
 def test_the_judge_sees_what_is_wrong(faulty: Faulty, folder: Path) -> None:
