@@ -14,7 +14,6 @@ import selectors
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults import KINDS, ROOT, build, environment
+from tests.faults import KINDS, ROOT, build, environment, in_memory
 from tests.faults.judge import Outcome, judge
 
 ALL = os.environ.get("AGENT_CKPT_TEST_IO_FAULTS", "") == "all"
@@ -95,13 +94,11 @@ class Faulty:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """Where the stores go: in memory where that can be, as a sync of a disk costs more than all else here."""
-    if not os.access("/dev/shm", os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="agent_ckpt") as made:
-        yield Path(made)
+def folder() -> Iterator[Path]:
+    """Where the stores go."""
+    made = in_memory()
+    yield made
+    shutil.rmtree(made)
 
 
 @pytest.fixture
@@ -189,6 +186,7 @@ def test_every_call_fails_in_turn(
             runs(at, kind, sticky, form, synchronous)
         except AssertionError as exc:
             failures.append(f"{exc}"[:2000])
+            print(failures[-1], flush=True)
             if faulty.process.poll() is not None or len(failures) > 20:
                 break
     print(f"{len(chosen)} of {calls} calls failed: {dict(runs.raised)}; {dict(runs.struck)}")

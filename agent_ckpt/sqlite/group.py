@@ -101,7 +101,7 @@ class Handle:
                 alone = self.guard is not None and self.guard.lock_file()
                 if alone and self.wal is not None and self.wal.is_in_place():
                     wal.truncate(self.connection, 0.0)
-            except (sqlite3.Error, CkptError):
+            except (*errors.OF_DRIVER_OR_SYSTEM, CkptError):
                 # What is committed is in the WAL; the next one to open the file folds it.
                 pass
             finally:

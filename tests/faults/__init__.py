@@ -10,6 +10,7 @@ import ctypes
 import errno
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -37,6 +38,12 @@ KINDS = {
     "short read": (SHORT, CALLS["read"]),
 }
 """What goes wrong: the errno, and the calls that it can strike."""
+
+
+def in_memory() -> Path:
+    """A new folder, on a file system in memory where there is one: what is tested with it needs no disk, and a sync of
+    a disk costs more than all else."""
+    return Path(tempfile.mkdtemp(prefix="agent_ckpt", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
 
 
 def build(folder: Path) -> Path:
