@@ -34,6 +34,7 @@ from agent_ckpt.core import put as core_put
 from agent_ckpt.errors import ThreadConflictError, UsageError
 from tests.conftest import Api
 from tests.faults import in_memory
+from tests.histories import admit_all
 from tests.threads import checkpoint_of, plain
 
 THREADS = st.sampled_from(["t", "t", "t", "a%", "ab"])
@@ -514,7 +515,7 @@ class Forgetful(AgentSaver):
 def test_the_model_catches_a_wrong_saver(wrong: type[AgentSaver], monkeypatch: pytest.MonkeyPatch) -> None:
     """The same sequences find a saver without the compare, and one that keeps writes in memory after its answer."""
     if wrong is WithoutCompare:
-        monkeypatch.setattr(core_put, "owns", lambda row, session: True)
+        monkeypatch.setattr(core_put, "admit", admit_all)
         monkeypatch.setattr(core_put, "_check_parent", lambda *_: None)
 
     class Wrong(Machine):

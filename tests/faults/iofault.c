@@ -68,7 +68,7 @@ static int decide(int op, const char *call, const char *name) {
 }
 
 static int logged(const char *name) {
-    return log_fd >= 0 && strcmp(name, "-shm") && strcmp(name, "-lock");
+    return log_fd >= 0 && strcmp(name, "-shm") && strcmp(name, "-lock") && strncmp(name, "-run-", 5);
 }
 
 static void put(const void *data, size_t length) {
