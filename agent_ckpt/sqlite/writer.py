@@ -93,7 +93,7 @@ class Writer:
         return result
 
     async def acall(self, factory: Factory[T]) -> T:
-        """Run a write on behalf of a task; a cancelled one is dropped if it has not begun."""
+        """Run a write on behalf of a task; a cancelled one is dropped if it has not begun, else seen through."""
         job = Job(factory, self._busy_timeout_s)
         job.loop = asyncio.get_running_loop()
         job.future = job.loop.create_future()
@@ -106,7 +106,8 @@ class Writer:
         try:
             result: T = await job.future
         except asyncio.CancelledError:
-            self._withdraw(job)
+            if not self._withdraw(job):
+                await job.see_through()
             raise
         return result
 
