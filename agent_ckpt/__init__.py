@@ -13,6 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agent_ckpt.codec.gate import Unresolved
+    from agent_ckpt.codec.registry import register_codec
     from agent_ckpt.errors import (
         BusyError,
         CkptError,
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
         ReadOnlyError,
         ThreadConflictError,
         UnavailableError,
+        UnresolvedTypeError,
         UsageError,
         ValueNotStorableError,
     )
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
+    "register_codec": "codec.registry",
     "AgentSaver": "saver",
     "Options": "options",
     "Finding": "model",
@@ -48,6 +52,8 @@ _HOMES = {
     "PoisonedError": "errors",
     "ReadOnlyError": "errors",
     "ThreadConflictError": "errors",
+    "Unresolved": "codec.gate",
+    "UnresolvedTypeError": "errors",
     "UnavailableError": "errors",
     "UsageError": "errors",
     "ValueNotStorableError": "errors",
@@ -68,10 +74,13 @@ __all__ = [
     "ThreadConflictError",
     "ThreadInfo",
     "UnavailableError",
+    "Unresolved",
+    "UnresolvedTypeError",
     "UsageError",
     "ValueNotStorableError",
     "VerifyReport",
     "__version__",
+    "register_codec",
 ]
 
 
