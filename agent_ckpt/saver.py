@@ -24,6 +24,7 @@ from agent_ckpt.carrier import Carrier
 from agent_ckpt.codec.gate import Gate
 from agent_ckpt.core.hot import HotCache
 from agent_ckpt.errors import UsageError
+from agent_ckpt.runs import Runs
 from agent_ckpt.sqlite import SqliteBackend
 from agent_ckpt.thread_ops import ThreadOps
 from agent_ckpt.work import OnDamage
@@ -60,6 +61,7 @@ class AgentSaver(ThreadOps, BaseCheckpointSaver[Any]):
         self._backend = SqliteBackend(target, self._options)
         self._hot = HotCache(self._options.cache_bytes)
         self._carrier = Carrier(id(self._backend))
+        self._runs = Runs(self._backend.board, self._options.busy_ttl_s)
 
     @classmethod
     def from_conn_string(cls, conn_string: str | os.PathLike[str], **options: Any) -> AgentSaver:

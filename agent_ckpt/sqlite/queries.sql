@@ -91,6 +91,9 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7);
 -- name: update_thread
 UPDATE threads SET revision = ?2, session = ?3, next_blob = ?4 WHERE thread = ?1;
 
+-- name: claim_thread
+UPDATE threads SET session = ?3 WHERE thread_id = ?1 AND session = ?2;
+
 -- name: update_next_blob
 UPDATE threads SET next_blob = ?2 WHERE thread = ?1;
 
