@@ -16,6 +16,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from agent_ckpt.codec import foreign, frame, messages
+from agent_ckpt.codec.encoder import DEEPEST, TOO_DEEP, Encoder, Unstorable
 from agent_ckpt.codec.gate import Gate, UnresolvedError
 from agent_ckpt.codec.messages import Template
 from agent_ckpt.codec.pack import (
@@ -25,7 +26,7 @@ from agent_ckpt.codec.pack import (
     unpack,
     unpack_joined,
 )
-from agent_ckpt.codec.typed import DEEPEST, TOO_DEEP, Encoder, TypedReader, Unstorable
+from agent_ckpt.codec.typed import TypedReader
 from agent_ckpt.errors import ValueNotStorableError
 
 DeltaSnapshot = _DeltaSnapshot
