@@ -28,7 +28,7 @@ from agent_ckpt.core import writes as writing
 from agent_ckpt.core.hot import HotCache, HotThread
 from agent_ckpt.core.put import ReplanError, Written
 from agent_ckpt.core.session import Session, busy
-from agent_ckpt.errors import CorruptionError, ThreadConflictError, UnavailableError, UsageError
+from agent_ckpt.errors import CorruptionError, ThreadConflictError, UnavailableError, UnresolvedTypeError, UsageError
 from agent_ckpt.filters import matches
 from agent_ckpt.model import Body, Place, ThreadInfo, VerifyReport
 from agent_ckpt.options import Options
@@ -302,7 +302,7 @@ class Listing:
                 return
             try:
                 item = self._reading.checkpoint_tuple(found, self._session)
-            except CorruptionError as exc:
+            except (CorruptionError, UnresolvedTypeError) as exc:
                 if not self._skips:
                     raise
                 log.warning("skipped in a listing: %s", exc)
