@@ -75,7 +75,7 @@ _locals: WeakValueDictionary[tuple[str, str], type] = WeakValueDictionary()
 """Classes made inside functions, which no module holds, as they were stored last by this process."""
 
 
-def remember(cls: type) -> None:
+def remember_local(cls: type) -> None:
     """Know a class again that was made inside a function, as long as this process has it."""
     if _LOCAL in cls.__qualname__:
         _locals[(stored_module(cls), cls.__qualname__)] = cls

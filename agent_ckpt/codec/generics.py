@@ -20,7 +20,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from agent_ckpt.codec import kinds
-from agent_ckpt.codec.gate import Gate, remember, stored_module
+from agent_ckpt.codec.gate import Gate, remember_local, stored_module
 
 _ALIASES = ("List", "Dict", "Set", "FrozenSet", "Tuple", "Type", "Deque", "DefaultDict", "Sequence", "Mapping")
 _BUILTINS = (
@@ -41,13 +41,18 @@ def name_of(cls: type) -> list[Any]:
     Raises:
         NoNameError: when it has none.
     """
+    remember(cls)
     generic = getattr(cls, "__pydantic_generic_metadata__", None)
     if generic and generic["origin"] is not None:
         origin = generic["origin"]
-        remember(origin)
         return [stored_module(origin), origin.__qualname__, [_tree(argument) for argument in generic["args"]]]
-    remember(cls)
     return [stored_module(cls), cls.__qualname__, None]
+
+
+def remember(cls: type) -> None:
+    """Know a class, or the one that it is a parametrised form of, again where it was made inside a function."""
+    generic = getattr(cls, "__pydantic_generic_metadata__", None)
+    remember_local(generic["origin"] if generic and generic["origin"] is not None else cls)
 
 
 def label_of(module: Any, qualname: Any) -> str:
