@@ -30,9 +30,13 @@ if TYPE_CHECKING:
         UsageError,
         ValueNotStorableError,
     )
-    from agent_ckpt.model import Finding, ThreadInfo, VerifyReport
+    from agent_ckpt.idempotency import idempotency_key
+    from agent_ckpt.leases import Lease
+    from agent_ckpt.model import Finding, LeaseInfo, ThreadInfo, VerifyReport
     from agent_ckpt.options import Options
+    from agent_ckpt.retrying import ainvoke, invoke
     from agent_ckpt.saver import AgentSaver
+    from agent_ckpt.turns import Turn
 
     __version__: str
 
@@ -41,6 +45,9 @@ _HOMES = {
     "AgentSaver": "saver",
     "Options": "options",
     "Finding": "model",
+    "Lease": "leases",
+    "LeaseInfo": "model",
+    "Turn": "turns",
     "ThreadInfo": "model",
     "VerifyReport": "model",
     "BusyError": "errors",
@@ -57,6 +64,9 @@ _HOMES = {
     "UnavailableError": "errors",
     "UsageError": "errors",
     "ValueNotStorableError": "errors",
+    "ainvoke": "retrying",
+    "idempotency_key": "idempotency",
+    "invoke": "retrying",
 }
 
 __all__ = [
@@ -68,11 +78,14 @@ __all__ = [
     "DiskFullError",
     "Finding",
     "FormatError",
+    "Lease",
+    "LeaseInfo",
     "Options",
     "PoisonedError",
     "ReadOnlyError",
     "ThreadConflictError",
     "ThreadInfo",
+    "Turn",
     "UnavailableError",
     "Unresolved",
     "UnresolvedTypeError",
@@ -80,6 +93,9 @@ __all__ = [
     "ValueNotStorableError",
     "VerifyReport",
     "__version__",
+    "ainvoke",
+    "idempotency_key",
+    "invoke",
     "register_codec",
 ]
 

@@ -20,7 +20,7 @@ from agent_ckpt.carrier import config_for, run_id_of
 from agent_ckpt.codec import expand, frame, tree
 from agent_ckpt.codec.plan import RUN_FROM, Planner
 from agent_ckpt.codec.values import DecodeError, UnresolvedError, ValueCodec
-from agent_ckpt.core.flight import Life
+from agent_ckpt.core.flight import Rules
 from agent_ckpt.core.hot import HotThread, path_of
 from agent_ckpt.core.put import KEEP, PutPlan, Target, Written
 from agent_ckpt.core.read import Found
@@ -30,6 +30,7 @@ from agent_ckpt.core.writes import WritesPlan
 from agent_ckpt.errors import UnresolvedTypeError, UsageError
 from agent_ckpt.filters import whole_metadata
 from agent_ckpt.model import Body, Entry, Place, Ref, ThreadRow
+from agent_ckpt.restore_rules import CALL_KEYS
 
 _OWN_KEYS = frozenset(("v", "id", "ts", "channel_values", "channel_versions", "versions_seen", "updated_channels"))
 _SECRET_SIZE = 16
@@ -38,13 +39,13 @@ _SECRET_SIZE = 16
 class Planning:
     """Makes the plan of one write for the thread as it is known in memory."""
 
-    def __init__(self, codec: ValueCodec, hot: HotThread | None, compression: str, life: Life) -> None:
+    def __init__(self, codec: ValueCodec, hot: HotThread | None, compression: str, rules: Rules) -> None:
         self.hot = hot if hot is not None else HotThread(0, 0, os.urandom(_SECRET_SIZE))
         # Before the first look: what another write adds meanwhile must not count as known here.
         self._known = self.hot.count
         self._codec = codec
         self._compression = compression
-        self._life = life
+        self._rules = rules
         self._ns, self._checkpoint_id = "", ""
         self._planner = Planner(
             codec,
@@ -81,6 +82,9 @@ class Planning:
         place = at._replace(checkpoint_id=checkpoint_id)
         self._ns, self._checkpoint_id = place.ns, checkpoint_id
         full = whole_metadata(config, metadata)
+        for key in CALL_KEYS:
+            if key in config["configurable"]:
+                full.pop(key, None)
         rest = {key: value for key, value in checkpoint.items() if key not in _OWN_KEYS}
         updated = checkpoint.get("updated_channels")
         body = Body(
@@ -104,7 +108,7 @@ class Planning:
             self._framed([plan for _, _, plan in channels]),
             self._compression,
             session,
-            self._life,
+            self._rules,
         )
 
     def writes(
@@ -137,7 +141,7 @@ class Planning:
             self._framed([plan for _, _, plan in planned]),
             self._compression,
             session,
-            self._life,
+            self._rules,
         )
 
     def remember(self, written: Written) -> None:
@@ -211,6 +215,14 @@ class Reading:
         """A checkpoint's metadata; never refused for a class that isn't there."""
         decoded = self._keeping.decode(body.metadata)
         return decoded if isinstance(decoded, dict) else {}
+
+    def parents(self, body: Body) -> dict[str, str]:
+        """The checkpoints that a subgraph's belongs to, by namespace; empty where that can't be read."""
+        try:
+            parents = self.metadata(body).get("parents")
+        except DecodeError:
+            return {}
+        return parents if isinstance(parents, dict) else {}
 
     def checkpoint_tuple(self, found: Found, session: Session | None) -> CheckpointTuple:
         """The tuple of a checkpoint, its values fresh objects.
