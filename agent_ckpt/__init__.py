@@ -13,7 +13,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agent_ckpt.codec.gate import Unresolved
     from agent_ckpt.codec.keyring import Keyring
+    from agent_ckpt.codec.registry import register_codec
     from agent_ckpt.errors import (
         BusyError,
         CkptError,
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
         SecretError,
         ThreadConflictError,
         UnavailableError,
+        UnresolvedTypeError,
         UsageError,
         ValueNotStorableError,
         WrongKeyError,
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
+    "register_codec": "codec.registry",
     "AgentSaver": "saver",
     "Options": "options",
     "Keyring": "codec.keyring",
@@ -66,6 +70,8 @@ _HOMES = {
     "PoisonedError": "errors",
     "ReadOnlyError": "errors",
     "ThreadConflictError": "errors",
+    "Unresolved": "codec.gate",
+    "UnresolvedTypeError": "errors",
     "UnavailableError": "errors",
     "UsageError": "errors",
     "ValueNotStorableError": "errors",
@@ -106,6 +112,8 @@ __all__ = [
     "ThreadInfo",
     "Turn",
     "UnavailableError",
+    "Unresolved",
+    "UnresolvedTypeError",
     "UsageError",
     "ValueNotStorableError",
     "VerifyReport",
@@ -114,6 +122,7 @@ __all__ = [
     "ainvoke",
     "idempotency_key",
     "invoke",
+    "register_codec",
 ]
 
 

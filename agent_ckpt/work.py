@@ -365,10 +365,11 @@ def prune(store: Store, thread_ids: Sequence[Thread], strategy: str) -> Steps[No
 
 def verify(store: Store) -> Steps[VerifyReport]:
     thread_ids, findings = yield Call(verifying.verify_file)
+    codec = store.codec.structure_only()
     checked = [VerifyReport(0, 0, 0, 0, tuple(findings))]
     for thread_id in thread_ids:
         try:
-            checked.append((yield Call(partial(verifying.verify_thread, thread_id, store.codec))))
+            checked.append((yield Call(partial(verifying.verify_thread, thread_id, codec))))
         except SealError as exc:
             checked.append(VerifyReport(1, 0, 0, 0, (Finding("damaged", thread_id, None, None, exc.message),)))
     return VerifyReport(

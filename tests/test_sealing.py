@@ -143,11 +143,11 @@ def test_no_text_of_the_user_stands_in_the_files(
     reopened.copy_thread(thread_id, thread_id + "-copy")
     reopened.prune([thread_id + "-copy"])
     assert CANARY.encode() not in raw_of(tmp_path)
-    told = caplog.text + repr(reopened) + repr(reopened._options) + repr(reopened._gate.keyring)
+    told = caplog.text + repr(reopened) + repr(reopened._options) + repr(reopened._sealing.keyring)
     assert CANARY not in told
     assert KEY.hex() not in told and repr(KEY)[2:-1] not in told
     with pytest.raises(CkptError):
-        pickle.dumps(reopened._gate.keyring)
+        pickle.dumps(reopened._sealing.keyring)
     reopened.delete_for_runs([f"{CANARY} run"])
     assert not list(reopened.list({"configurable": {"thread_id": thread_id}}, filter={"run_id": f"{CANARY} run"}))
 
@@ -178,7 +178,7 @@ def test_a_sealed_file_needs_its_key(path: Path, open_sealed: Callable[..., Agen
     """B21: without the key, or with another one, there is one error before anything is read; it names key ids."""
     sealed = open_sealed()
     put(sealed, config(), 1, value="v")
-    needed = sealed._gate.keyring.active_id  # type: ignore[union-attr]
+    needed = sealed._sealing.keyring.active_id  # type: ignore[union-attr]
     for key in (None, OTHER):
         with AgentSaver(path, key=key) as saver:
             api = Api(saver, form)
