@@ -30,12 +30,19 @@ if TYPE_CHECKING:
     from agent_ckpt.model import Finding, ThreadInfo, VerifyReport
     from agent_ckpt.options import Options
     from agent_ckpt.saver import AgentSaver
+    from agent_ckpt.sources import OfficialFile
+    from agent_ckpt.transfers import TransferProgress, TransferReport, atransfer, transfer
 
     __version__: str
 
 _HOMES = {
     "AgentSaver": "saver",
     "Options": "options",
+    "OfficialFile": "sources",
+    "TransferProgress": "transfers",
+    "TransferReport": "transfers",
+    "atransfer": "transfers",
+    "transfer": "transfers",
     "Finding": "model",
     "ThreadInfo": "model",
     "VerifyReport": "model",
@@ -62,16 +69,21 @@ __all__ = [
     "DiskFullError",
     "Finding",
     "FormatError",
+    "OfficialFile",
     "Options",
     "PoisonedError",
     "ReadOnlyError",
     "ThreadConflictError",
     "ThreadInfo",
+    "TransferProgress",
+    "TransferReport",
     "UnavailableError",
     "UsageError",
     "ValueNotStorableError",
     "VerifyReport",
     "__version__",
+    "atransfer",
+    "transfer",
 ]
 
 

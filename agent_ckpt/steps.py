@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from agent_ckpt.backend import Backend, Factory
+from agent_ckpt.backend import Factory
 
 T = TypeVar("T")
 
@@ -20,7 +20,15 @@ class Call(NamedTuple):
 Steps = Generator[Call, Any, T]
 
 
-def run(backend: Backend, steps: Steps[T]) -> T:
+class Runner(Protocol):
+    """What steps are driven on: a backend, or something in front of one."""
+
+    def run(self, factory: Factory[Any], *, write: bool = False) -> Any: ...
+
+    async def arun(self, factory: Factory[Any], *, write: bool = False) -> Any: ...
+
+
+def run(backend: Runner, steps: Steps[T]) -> T:
     """Drive steps on the caller's thread."""
     answer: Any = None
     failure: BaseException | None = None
@@ -36,7 +44,7 @@ def run(backend: Backend, steps: Steps[T]) -> T:
             failure = exc
 
 
-async def arun(backend: Backend, steps: Steps[T]) -> T:
+async def arun(backend: Runner, steps: Steps[T]) -> T:
     """Drive steps on the caller's event loop."""
     answer: Any = None
     failure: BaseException | None = None

@@ -96,7 +96,7 @@ def put(
         made = planning.put(parent, config, checkpoint, metadata, new_versions, session)
         return lambda: putting.put(made)
 
-    yield from _write(store, str(parent.thread_id), session, plan)
+    yield from write(store, str(parent.thread_id), session, plan)
     return config_for(parent._replace(checkpoint_id=checkpoint["id"]), session)
 
 
@@ -115,7 +115,7 @@ def put_writes(
         made = planning.writes(place, config, writes, task_id, task_path, session)
         return lambda: writing.put_writes(made)
 
-    yield from _write(store, str(place.thread_id), session, plan)
+    yield from write(store, str(place.thread_id), session, plan)
 
 
 def _check_writes(writes: Sequence[tuple[str, Any]], task_id: str, task_path: str) -> None:
@@ -135,7 +135,7 @@ def _writing_session(store: Store, config: RunnableConfig) -> Session | None:
     return session
 
 
-def _write(store: Store, thread_id: str, session: Session | None, plan: Callable[[Planning], Any]) -> Steps[None]:
+def write(store: Store, thread_id: str, session: Session | None, plan: Callable[[Planning], Any]) -> Steps[Written]:
     """Plan with what is known of the thread, write, and remember; plan again if that was outdated."""
     hot = store.hot.find(thread_id)
     if hot is None:
@@ -158,7 +158,7 @@ def _write(store: Store, thread_id: str, session: Session | None, plan: Callable
         _remember(store, thread_id, planning, written)
         if session is not None and written.stored:
             session.wrote = True
-        return
+        return written
     raise UnavailableError(
         f"thread {thread_id!r} was pruned or made anew {_PLANS_AT_MOST} times while one write was tried; "
         f"nothing was stored, try again",
