@@ -67,10 +67,11 @@ def decode(parts: list[bytes]) -> list[Any]:
     Raises:
         ValueError, TypeError, IndexError: when the bytes are no packed messages.
     """
-    return [_build(*unpacked) for unpacked in unpack_joined(parts)]
+    return [build(*unpacked) for unpacked in unpack_joined(parts)]
 
 
-def _build(number: int, fields: dict[str, Any], assigned: Iterable[str], extra: dict[str, Any] | None = None) -> Any:
+def build(number: int, fields: dict[str, Any], assigned: Iterable[str], extra: dict[str, Any] | None = None) -> Any:
+    """The message of a class's number, made without its constructor."""
     cls = CLASSES[number]
     message = _new(cls)
     if len(fields) != _FIELDS[number]:
@@ -104,7 +105,7 @@ class Template:
         """A fresh message."""
         fields = self._fields.copy()
         fields.update(unpack(self._containers))
-        return _build(self._number, fields, self._assigned, None if self._extra is None else unpack(self._extra))
+        return build(self._number, fields, self._assigned, None if self._extra is None else unpack(self._extra))
 
 
 def templates(parts: list[bytes]) -> list[Template]:
