@@ -28,9 +28,10 @@ if TYPE_CHECKING:
         ValueNotStorableError,
     )
     from agent_ckpt.model import Finding, ThreadInfo, VerifyReport
+    from agent_ckpt.official_file import OfficialFile
     from agent_ckpt.options import Options
+    from agent_ckpt.portable_ops import PortableReport
     from agent_ckpt.saver import AgentSaver
-    from agent_ckpt.sources import OfficialFile
     from agent_ckpt.transfers import TransferProgress, TransferReport, atransfer, transfer
 
     __version__: str
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "AgentSaver": "saver",
     "Options": "options",
-    "OfficialFile": "sources",
+    "OfficialFile": "official_file",
+    "PortableReport": "portable_ops",
     "TransferProgress": "transfers",
     "TransferReport": "transfers",
     "atransfer": "transfers",
@@ -72,6 +74,7 @@ __all__ = [
     "OfficialFile",
     "Options",
     "PoisonedError",
+    "PortableReport",
     "ReadOnlyError",
     "ThreadConflictError",
     "ThreadInfo",

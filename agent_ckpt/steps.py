@@ -10,10 +10,17 @@ from agent_ckpt.backend import Factory
 T = TypeVar("T")
 
 
-class Call(NamedTuple):
-    """A program to run, as a step of larger work."""
+class Ask(NamedTuple):
+    """A question to somebody else than the database, in place of a program: a method's name and arguments."""
 
-    factory: Factory[Any]
+    name: str
+    args: tuple[Any, ...]
+
+
+class Call(NamedTuple):
+    """A program to run, or a question to ask, as a step of larger work."""
+
+    factory: Factory[Any] | Ask
     write: bool = False
 
 
@@ -23,9 +30,9 @@ Steps = Generator[Call, Any, T]
 class Runner(Protocol):
     """What steps are driven on: a backend, or something in front of one."""
 
-    def run(self, factory: Factory[Any], *, write: bool = False) -> Any: ...
+    def run(self, factory: Any, *, write: bool = False) -> Any: ...
 
-    async def arun(self, factory: Factory[Any], *, write: bool = False) -> Any: ...
+    async def arun(self, factory: Any, *, write: bool = False) -> Any: ...
 
 
 def run(backend: Runner, steps: Steps[T]) -> T:

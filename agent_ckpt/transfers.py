@@ -12,15 +12,18 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from agent_ckpt import steps, work
 from agent_ckpt.backend import Factory
 from agent_ckpt.bringing import plan_bringing
-from agent_ckpt.core import bring, manage, read
+from agent_ckpt.carrier import thread_id_of
+from agent_ckpt.codec.portable import Portable
+from agent_ckpt.core import bring, manage, portable, read
 from agent_ckpt.core.hot import HotCache
 from agent_ckpt.errors import CorruptionError, UsageError
-from agent_ckpt.model import Place
+from agent_ckpt.model import Place, ThreadInfo
+from agent_ckpt.official_file import OfficialFile
 from agent_ckpt.planning import Planning, Reading
 from agent_ckpt.same import difference
 from agent_ckpt.saver import AgentSaver
-from agent_ckpt.sources import Item, Key, OfficialFile, SaverSource, Source, oldest_first
-from agent_ckpt.steps import Call, Steps
+from agent_ckpt.sources import Item, Key, SaverSource, Source, oldest_first
+from agent_ckpt.steps import Ask, Call, Steps
 from agent_ckpt.work import Store
 
 Progress = Callable[["TransferProgress"], None]
@@ -110,16 +113,6 @@ async def atransfer(
     return await steps.arun(made, made.steps())
 
 
-class Ask(NamedTuple):
-    """A question to the source, in place of a program: the method's name and arguments."""
-
-    name: str
-    args: tuple[Any, ...]
-
-    def __call__(self) -> Any:
-        raise TypeError("a question is answered by the source")
-
-
 class _Pair(NamedTuple):
     """A thread to bring: its ids on both sides."""
 
@@ -144,20 +137,24 @@ class _Transfer:
             raise UsageError("transfer: source and target are the same saver; use copy_thread")
         if isinstance(threads, (str, bytes)):
             raise UsageError("threads must be a list of ids; put a single one in a list")
-        self._source: Source = source if isinstance(source, OfficialFile) else SaverSource(source)
+        self._source: Source | _StoreSource
+        if isinstance(source, AgentSaver):
+            self._source = _StoreSource(source)
+        else:
+            self._source = source if isinstance(source, OfficialFile) else SaverSource(source)
         self._backend = target._backend
         self._store = target._store
-        self._threads = list(dict.fromkeys(map(work.thread_id_of, threads))) if threads is not None else None
+        self._threads = list(dict.fromkeys(map(thread_id_of, threads))) if threads is not None else None
         self._rename = dict(rename or {})
         self._progress = progress
 
-    def run(self, factory: Factory[Any], *, write: bool = False) -> Any:
+    def run(self, factory: Factory[Any] | Ask, *, write: bool = False) -> Any:
         """Answer a step for a sync caller."""
         if isinstance(factory, Ask):
             return getattr(self._source, factory.name)(*factory.args)
         return self._backend.run(factory, write=write)
 
-    async def arun(self, factory: Factory[Any], *, write: bool = False) -> Any:
+    async def arun(self, factory: Factory[Any] | Ask, *, write: bool = False) -> Any:
         """Answer a step for an async caller."""
         if isinstance(factory, Ask):
             return await getattr(self._source, f"a{factory.name}")(*factory.args)
@@ -181,11 +178,11 @@ class _Transfer:
     def _pairs(self) -> Steps[list[_Pair]]:
         wanted = self._threads
         if wanted is None:
-            listed: list[tuple[str, Key]] = yield Call(Ask("listed", (None, None, None)))
+            listed: list[tuple[str, Any]] = yield Call(Ask("listed", (None, None, None)))
             wanted = list(dict.fromkeys(thread_id for thread_id, _ in reversed(listed)))
         if unknown := sorted(set(self._rename) - set(wanted)):
             raise UsageError(f"rename names threads that are not transferred: {', '.join(map(repr, unknown))}")
-        pairs = [_Pair(name, work.thread_id_of(self._rename.get(name, name))) for name in wanted]
+        pairs = [_Pair(name, thread_id_of(self._rename.get(name, name))) for name in wanted]
         if len({pair.target_id for pair in pairs}) < len(pairs):
             raise UsageError("two threads would get the same id in the target; give each an id of its own")
         return pairs
@@ -213,8 +210,23 @@ class _Transfer:
             raise UsageError(f"the source has no thread {thread_id!r}", thread_id=thread_id)
         return oldest_first(found)
 
+    def _same_kind(self, pair: _Pair, tell: Callable[[str, int, int], None], there: bool) -> Steps[tuple[int, int]]:
+        """Store a thread of another AgentSaver as it stands there, in one transaction; or compare it."""
+        made: Portable = yield Call(Ask("collect", (pair.source_id,)))
+        if there:
+            found: Portable = yield Call(partial(portable.collect, pair.target_id))
+            if not found.equals(made):
+                raise bring.exists_already(pair.target_id, "its content is not the source's")
+        else:
+            method = self._store.options.compression
+            yield Call(partial(portable.store_equal, made, pair.target_id, method, pair.source_id), write=True)
+        tell("comparing", made.checkpoints, made.checkpoints)
+        return made.checkpoints, made.pending_writes
+
     def _already_there(self, pair: _Pair, tell: Callable[[str, int, int], None]) -> Steps[tuple[int, int]]:
         """Refuse a thread that the target has, unless it is equal to the source's."""
+        if isinstance(self._source, _StoreSource):
+            return (yield from self._same_kind(pair, tell, True))
         keys = yield from self._keys(pair.source_id)
         _, stored = yield Call(partial(bring.keys_of, pair.target_id))
         if stored != keys:
@@ -228,6 +240,8 @@ class _Transfer:
 
     def _bring(self, pair: _Pair, tell: Callable[[str, int, int], None]) -> Steps[tuple[int, int]]:
         """Store a thread under the name it has until it is whole, compare it, and give it its own."""
+        if isinstance(self._source, _StoreSource):
+            return (yield from self._same_kind(pair, tell, False))
         keys = yield from self._keys(pair.source_id)
         staged = bring.staged_name(pair.target_id)
         revision, stored = yield Call(partial(bring.keys_of, staged))
@@ -282,6 +296,36 @@ class _Transfer:
                 self._progress(TransferProgress(pair.source_id, at, of, step, done, total))
 
         return tell
+
+
+class _StoreSource:
+    """Another AgentSaver: its threads are taken as they are stored, history records and commit order too."""
+
+    page: int | None = None
+
+    def __init__(self, saver: AgentSaver) -> None:
+        self._saver = saver
+
+    def listed(self, *_: Any) -> list[tuple[str, None]]:
+        return _newest_first(self._saver._run(work.threads()))
+
+    async def alisted(self, *_: Any) -> list[tuple[str, None]]:
+        return _newest_first(await self._saver._arun(work.threads()))
+
+    def collect(self, thread_id: str) -> Portable:
+        return self._saver._run(_collecting(thread_id))
+
+    async def acollect(self, thread_id: str) -> Portable:
+        return await self._saver._arun(_collecting(thread_id))
+
+
+def _newest_first(found: Sequence[ThreadInfo]) -> list[tuple[str, None]]:
+    return [(info.thread_id, None) for info in reversed(found) if not bring.is_staged(info.thread_id)]
+
+
+def _collecting(thread_id: str) -> Steps[Portable]:
+    made: Portable = yield Call(partial(portable.collect, thread_id))
+    return made
 
 
 class _Reader:

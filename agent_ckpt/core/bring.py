@@ -28,6 +28,11 @@ def staged_name(thread_id: str) -> str:
     return _STAGED + thread_id
 
 
+def is_staged(thread_id: str) -> bool:
+    """Whether a thread has the name of one that isn't whole yet."""
+    return thread_id.startswith(_STAGED)
+
+
 @dataclass(slots=True)
 class BringPlan:
     """A checkpoint of another saver with its pending writes, ready to be stored.
@@ -67,7 +72,9 @@ def bring(plan: BringPlan) -> Program[Written]:
     if space is None:
         space = (yield Statement("insert_space", (row.thread, place.ns)))[0][0]
     parts = [part for _, _, part in put.channels] + [part for task in plan.tasks for _, _, part in task.writes]
-    frames = {address: framed for each in (put, *plan.tasks) for address, framed in each.frames.items()}
+    frames = dict(put.frames)
+    for task in plan.tasks:
+        frames.update(task.frames)
     assembled = yield from assemble(parts, row, put.target.known, frames, put.compression)
     refs = iter(assembled.refs)
     body = put.body
@@ -89,8 +96,8 @@ def bring(plan: BringPlan) -> Program[Written]:
 def _two_transfers(plan: BringPlan, row: ThreadRow | None) -> ThreadConflictError:
     found = row.revision if row is not None else 0
     return ThreadConflictError(
-        f"the transfer of thread {plan.put.place.thread_id.removeprefix(_STAGED)!r} was overtaken: another one stores the "
-        f"same thread. Nothing of this checkpoint was stored; let the other one finish.",
+        f"the transfer of thread {plan.put.place.thread_id.removeprefix(_STAGED)!r} was overtaken: another one stores "
+        f"the same thread. Nothing of this checkpoint was stored; let the other one finish.",
         thread_id=plan.put.place.thread_id,
         reason="stale",
         expected=plan.revision,
@@ -139,6 +146,12 @@ def _rename_checkpoint(
     there = rows.checkpoint_coordinates(row.place._replace(thread_id=target_id), row.parent_id, row.seq, row.run_id)
     framed = moved(frame.CHECKPOINT_ROW, row.frame, row.place, here, there, compression)
     yield Statement("set_checkpoint_frame", (row.seq, framed))
+    if row.history is not None:
+        here, there = (
+            rows.history_coordinates(row.place._replace(thread_id=name), row.seq) for name in (staged_id, target_id)
+        )
+        framed = moved(frame.HISTORY_ROW, row.history, row.place, here, there, compression)
+        yield Statement("set_history", (row.seq, framed))
 
 
 def exists_already(thread_id: str, what: str) -> UsageError:
