@@ -13,6 +13,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from agent_ckpt.errors import CorruptionError
 
+_PAGE = 64
+
 
 class Key(NamedTuple):
     """Which checkpoint of a thread, and its parent's id."""
@@ -65,7 +67,7 @@ class SaverSource:
         # Those that fetch a listing whole before they give its first item; all of them list by id and page by id.
         names = {kind.__module__ for kind in type(saver).__mro__}
         whole = ("langgraph.checkpoint.postgres", "langgraph.checkpoint.mysql", "langgraph.checkpoint.redis")
-        self.page = 64 if any(name.startswith(whole) for name in names) else None
+        self.page = _PAGE if any(name.startswith(whole) for name in names) else None
 
     def listed(self, thread_id: str | None, before: str | None, limit: int | None) -> list[tuple[str, Key]]:
         items = self._saver.list(_listing(thread_id), before=_before(thread_id, before), limit=limit)

@@ -163,6 +163,10 @@ class _Transfer:
     def steps(self) -> Steps[TransferReport]:
         """The whole transfer. What is in the way is found before anything is stored."""
         pairs = yield from self._pairs()
+        if pairs and not isinstance(self._source, _StoreSource):
+            # A source that can't be read, for want of a key say, is told before the target is even made.
+            keys = yield from self._keys(pairs[0].source_id)
+            yield Call(Ask("read", (pairs[0].source_id, keys[0])))
         there: dict[_Pair, tuple[int, int]] = {}
         for at, pair in enumerate(pairs, 1):
             if (yield Call(partial(manage.find_thread, pair.target_id))) is not None:
