@@ -13,6 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agent_ckpt.codec.gate import Unresolved
+    from agent_ckpt.codec.registry import register_codec
     from agent_ckpt.errors import (
         BusyError,
         CkptError,
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
         ReadOnlyError,
         ThreadConflictError,
         UnavailableError,
+        UnresolvedTypeError,
         UsageError,
         ValueNotStorableError,
     )
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
+    "register_codec": "codec.registry",
     "AgentSaver": "saver",
     "Options": "options",
     "OfficialFile": "official_file",
@@ -57,6 +61,8 @@ _HOMES = {
     "PoisonedError": "errors",
     "ReadOnlyError": "errors",
     "ThreadConflictError": "errors",
+    "Unresolved": "codec.gate",
+    "UnresolvedTypeError": "errors",
     "UnavailableError": "errors",
     "UsageError": "errors",
     "ValueNotStorableError": "errors",
@@ -81,11 +87,14 @@ __all__ = [
     "TransferProgress",
     "TransferReport",
     "UnavailableError",
+    "Unresolved",
+    "UnresolvedTypeError",
     "UsageError",
     "ValueNotStorableError",
     "VerifyReport",
     "__version__",
     "atransfer",
+    "register_codec",
     "transfer",
 ]
 

@@ -21,6 +21,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from agent_ckpt import options as opts
 from agent_ckpt import work
 from agent_ckpt.carrier import Carrier
+from agent_ckpt.codec.gate import Gate
 from agent_ckpt.core.hot import HotCache
 from agent_ckpt.errors import UsageError
 from agent_ckpt.portable_ops import PortableOps
@@ -45,7 +46,8 @@ class AgentSaver(ThreadOps, PortableOps, BaseCheckpointSaver[Any]):
     Args:
         target: a path (str or PathLike), `":memory:"`, or a `sqlite:///` URL.
         serde: a serializer of your own, which every value then goes through whole. Without one,
-            LangGraph's is used, with exact fast paths for plain data and LangChain messages.
+            values are kept by a typed codec, exact in type and value; classes are rebuilt only where
+            they are imported already, or named in `allowed_types`.
         **options: see `Options`.
 
     Raises:
@@ -55,6 +57,7 @@ class AgentSaver(ThreadOps, PortableOps, BaseCheckpointSaver[Any]):
     def __init__(self, target: str | os.PathLike[str], *, serde: SerializerProtocol | None = None, **options: Any):
         super().__init__(serde=serde)
         self._options = opts.parse(options)
+        self._gate = Gate(self._options.allowed_types, self._options.aliases, self._options.on_unresolved)
         self._backend = SqliteBackend(target, self._options)
         self._hot = HotCache(self._options.cache_bytes)
         self._carrier = Carrier(id(self._backend))

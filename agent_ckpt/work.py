@@ -344,9 +344,10 @@ def prune(store: Store, thread_ids: Sequence[Thread], strategy: str) -> Steps[No
 
 def verify(store: Store) -> Steps[VerifyReport]:
     thread_ids, findings = yield Call(verifying.verify_file)
+    codec = store.codec.structure_only()
     checked = [VerifyReport(0, 0, 0, 0, tuple(findings))]
     for thread_id in thread_ids:
-        checked.append((yield Call(partial(verifying.verify_thread, thread_id, store.codec))))
+        checked.append((yield Call(partial(verifying.verify_thread, thread_id, codec))))
     return VerifyReport(
         sum(part.threads for part in checked),
         sum(part.checkpoints for part in checked),

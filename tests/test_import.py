@@ -28,8 +28,8 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command
 
-from agent_ckpt.cli.app import main
 from agent_ckpt import AgentSaver, CkptError, FormatError, OfficialFile, UsageError, transfer
+from agent_ckpt.cli.app import main
 from tests import official_graphs as graphs
 from tests.bench.agents import build as build_bench
 from tests.bench.agents import take_turns
@@ -457,8 +457,7 @@ def test_checkpoints_without_the_official_package(source: Path, path: Path) -> N
     """Reading needs no langgraph-checkpoint-sqlite: with its import made impossible the import works."""
     code = (
         "import sys\nsys.modules['langgraph.checkpoint.sqlite'] = None\n"
-        "from agent_ckpt.cli.app import main
-from agent_ckpt import AgentSaver, OfficialFile, transfer\n"
+        "from agent_ckpt import AgentSaver, OfficialFile, transfer\n"
         f"with OfficialFile({str(source)!r}) as f, AgentSaver({str(path)!r}) as s: print(transfer(f, s).threads)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=WATCHDOG_S)

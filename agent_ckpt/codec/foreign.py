@@ -148,7 +148,8 @@ def _interrupt(given: dict[str, Any]) -> Any:
         if "id" not in known and given.get("interrupt_id"):
             known["id"] = given["interrupt_id"]
         return Interrupt(**known)
-    return Interrupt(given.get("value"), ns=given["ns"])
+    old: Any = Interrupt
+    return old(given.get("value"), ns=given["ns"])
 
 
 def _member(cls: Any, value: Any, label: str) -> Any:
@@ -212,13 +213,9 @@ for _cls in (
     ipaddress.IPv6Network,
 ):
     _TABLE[(SINGLE, "ipaddress", _cls.__name__)] = _of_text(_cls)
-for _cls in (
-    pathlib.Path,
-    pathlib.PosixPath,
-    pathlib.WindowsPath,
-):
+for _path in (pathlib.Path, pathlib.PosixPath, pathlib.WindowsPath):
     for _home in ("pathlib", "pathlib._local"):
-        _TABLE[(POSITIONAL, _home, _cls.__name__)] = _spread(_cls)
+        _TABLE[(POSITIONAL, _home, _path.__name__)] = _spread(_path)
 
 
 # The form of the releases before msgpack

@@ -125,7 +125,7 @@ def _is_data(names: Any) -> bool:
 
 def _is_known(base: type, setstate: Any) -> bool:
     """Whether a `__setstate__` is one that a library generates or inherits, and means the fields alone."""
-    if base.__module__ in ("pydantic.main", "pydantic.v1.main", "enum"):
+    if base.__module__ == "enum" or base.__module__.startswith("pydantic."):
         return True
     if setstate is getattr(dataclasses, "_dataclass_setstate", None):
         return True
@@ -146,11 +146,12 @@ def _defaults(cls: type) -> tuple[dict[str, tuple[Any, Any]], frozenset[str]]:
                 found[name] = (None, info.default_factory)
             elif info.default is not PydanticUndefined:
                 found[name] = (info.default, None)
-    else:
-        for field in getattr(cls, "__dataclass_fields__", {}).values():
+    elif dataclasses.is_dataclass(cls):
+        # A plain default is found in the class, unless a slot stands there.
+        for field in dataclasses.fields(cls):
             if field.default_factory is not dataclasses.MISSING:
                 found[field.name] = (None, field.default_factory)
-            elif field.default is not dataclasses.MISSING:
+            elif field.default is not dataclasses.MISSING and type(vars(cls).get(field.name)) is _SLOT:
                 found[field.name] = (field.default, None)
     return {name: (value, make) for name, (value, make) in found.items() if make is None or is_builtin_factory(make)}, (
         frozenset(required)
@@ -220,7 +221,7 @@ def put_together(cls: Any, kind: int, state: list[Any], name: str) -> Any:
     if kind == ENUM:
         return _member(cls, state, name)
     if kind == NAMED_TUPLE:
-        return _named_tuple(cls, shape, state, name)
+        return _named_tuple(cls, state, name)
     fields, slots = state
     made = _new(cls)
     given = dict(fields or {})
@@ -258,7 +259,7 @@ def _member(cls: Any, state: list[Any], name: str) -> Any:
         raise misfit(name, f"the enum has no member {member if member is not None else value!r} any more") from exc
 
 
-def _named_tuple(cls: Any, shape: Shape, state: list[Any], name: str) -> Any:
+def _named_tuple(cls: Any, state: list[Any], name: str) -> Any:
     names, items, fields = state
     if tuple(names) != cls._fields:
         stored = dict(zip(names, items, strict=True))

@@ -45,12 +45,12 @@ def fill_model(cls: Any, given: Any, label: str) -> Any:
         for name, attribute in (cls.__private_attributes__ or {}).items()
         if _has_default(attribute)
     }
-    slots = {
+    state: dict[str, Any] = {
         "__pydantic_fields_set__": set(fields),
         "__pydantic_extra__": extra,
         "__pydantic_private__": private if cls.__private_attributes__ else None,
     }
-    return kinds.put_together(cls, kinds.FIELDS, [fields, slots], label)
+    return kinds.put_together(cls, kinds.FIELDS, [fields, state], label)
 
 
 def _has_default(attribute: Any) -> bool:
@@ -106,7 +106,7 @@ def _fit_list(annotation: Any, origin: Any, value: list[Any], label: str) -> Any
 def _choice(options: tuple[Any, ...], value: Any) -> Any:
     """The member of a union that a stored value looks like: of models, the one whose fields fit best."""
     if isinstance(value, dict):
-        models = [option for option in options if isinstance(option, type) and BaseModel in option.__mro__]
+        models: list[Any] = [option for option in options if isinstance(option, type) and BaseModel in option.__mro__]
         fitting = [model for model in models if value.keys() <= model.model_fields.keys() | model.model_computed_fields]
         fitting = [model for model in fitting if _agrees(model, value)]
         if fitting:

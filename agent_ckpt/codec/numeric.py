@@ -20,6 +20,11 @@ def is_numpy(value: Any) -> bool:
     return numpy is not None and (type(value) is numpy.ndarray or isinstance(value, numpy.generic))
 
 
+def is_array(value: Any) -> bool:
+    """Whether a value is just a numpy array."""
+    return type(value) is sys.modules["numpy"].ndarray
+
+
 def take_apart(array: Any) -> list[Any]:
     """`[dtype, shape, order, bytes]` of an array, or its items in place of the bytes for one of objects.
 
@@ -82,7 +87,7 @@ def _fields(described: list[Any]) -> list[Any]:
     return found
 
 
-def build(described: Any, shape: list[int], order: str, data: Any) -> Any:
+def build(described: Any, shape: list[int], order: Any, data: Any) -> Any:
     """The array, writable.
 
     Raises:

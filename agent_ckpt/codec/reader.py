@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import ormsgpack
@@ -36,8 +37,15 @@ class Reader:
             UnresolvedError: a class that isn't there.
             Exception: for bytes that are damaged.
         """
+        return self._told(self.inner, data)
+
+    def read_part(self, code: int, data: bytes) -> Any:
+        """The value of one extension that stands alone; raises as `read` does."""
+        return self._told(self._hook, code, data)
+
+    def _told(self, read: Callable[..., Any], *given: Any) -> Any:
         try:
-            return self.inner(data)
+            return read(*given)
         except Exception:
             if self._failure is not None:
                 # msgpack tells only that an extension failed; the first failure is the innermost.
