@@ -28,15 +28,15 @@ class _Remembering(foreign.ForeignReader):
 
     def __init__(self, gate: Gate, memory: dict[bytes, Any]) -> None:
         super().__init__(gate)
-        self._memory = memory
+        self.memory = memory
 
     def part(self, code: int, data: bytes) -> Any:
         """The value of one extension."""
         if code != foreign.PYDANTIC_2:
             return super().part(code, data)
-        found = self._memory.get(data)
+        found = self.memory.get(data)
         if found is None:
-            found = self._memory[data] = super().part(code, data)
+            found = self.memory[data] = super().part(code, data)
         return found
 
 
@@ -47,18 +47,18 @@ class _Gated(SerializerProtocol):
     """
 
     def __init__(self) -> None:
-        self._gate = Gate(on_unresolved="keep")
-        self._memory: dict[bytes, Any] = {}
+        self.gate = Gate(on_unresolved="keep")
+        self.memory: dict[bytes, Any] = {}
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
         raise NotImplementedError("only for reading")
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
         if data[0] != "msgpack":
-            return foreign.decode(*data, self._gate)
-        if sum(map(len, self._memory)) > _REMEMBERED:
-            self._memory.clear()
-        return _Remembering(self._gate, self._memory).read(data[1])
+            return foreign.decode(*data, self.gate)
+        if sum(map(len, self.memory)) > _REMEMBERED:
+            self.memory.clear()
+        return _Remembering(self.gate, self.memory).read(data[1])
 
 
 class OfficialFile:
@@ -79,10 +79,11 @@ class OfficialFile:
     page: int | None = None
 
     def __init__(self, path: str | os.PathLike[str], *, key: bytes | None = None) -> None:
-        self._serde: SerializerProtocol = _Gated()
+        self._inner = _Gated()
+        self._serde: SerializerProtocol = self._inner
         self._encrypted = key is not None
         if key is not None:
-            self._serde = _encrypted(key)
+            self._serde = _encrypted(key, self._inner)
         self._rows = OfficialRows(path)
 
     @property
@@ -94,6 +95,11 @@ class OfficialFile:
     def size(self) -> int:
         """Bytes of the file, with its -wal."""
         return self._rows.size
+
+    def read_through(self, gate: Gate) -> None:
+        """Rebuild from now on the classes that this gate lets through, and keep the others as they are."""
+        self._inner.gate = gate.keeping()
+        self._inner.memory.clear()
 
     def close(self) -> None:
         """Give the file back.
@@ -132,9 +138,9 @@ class OfficialFile:
             FormatError: for a row that no safe reading knows, such as a pickled one.
         """
         type_, data, metadata = self._rows.checkpoint(thread_id, key.ns, key.checkpoint_id)
-        checkpoint = self._value(thread_id, key, "the checkpoint", type_, data)
+        checkpoint = self._value(thread_id, key, "the row", type_, data)
         if not isinstance(checkpoint, dict) or checkpoint.get("id") != key.checkpoint_id:
-            raise self._fault(thread_id, key, "the checkpoint", "it isn't what its row says")
+            raise self._fault(thread_id, key, "the row", "it isn't what its row says")
         writes = [
             Write(path, task_id, idx, channel, self._value(thread_id, key, f"a write to {channel!r}", type_, value))
             for path, task_id, idx, channel, type_, value in self._rows.writes(thread_id, key.ns, key.checkpoint_id)
@@ -193,11 +199,11 @@ class OfficialFile:
         )
 
 
-def _encrypted(key: bytes) -> SerializerProtocol:
+def _encrypted(key: bytes, inner: SerializerProtocol) -> SerializerProtocol:
     if len(key) not in (16, 24, 32):
         raise UsageError(f"an AES key has 16, 24 or 32 bytes, this one has {len(key)}")
     try:
-        return EncryptedSerializer.from_pycryptodome_aes(serde=_Gated(), key=key)
+        return EncryptedSerializer.from_pycryptodome_aes(serde=inner, key=key)
     except ImportError as exc:
         raise UsageError(
             "reading an encrypted file needs pycryptodome: pip install 'agent-ckpt[encrypted-import]'"

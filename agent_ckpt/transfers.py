@@ -140,8 +140,11 @@ class _Transfer:
         self._source: Source | _StoreSource
         if isinstance(source, AgentSaver):
             self._source = _StoreSource(source)
+        elif isinstance(source, OfficialFile):
+            source.read_through(target._store.codec.gate)
+            self._source = source
         else:
-            self._source = source if isinstance(source, OfficialFile) else SaverSource(source)
+            self._source = SaverSource(source)
         self._backend = target._backend
         self._store = target._store
         self._threads = list(dict.fromkeys(map(thread_id_of, threads))) if threads is not None else None
@@ -336,7 +339,8 @@ class _Reader:
     """Reads checkpoints with a memory of its own, so that what it gives has come from the file."""
 
     def __init__(self, store: Store) -> None:
-        self._reading = Reading(store.codec)
+        # A class that isn't there is kept as it is on both sides.
+        self._reading = Reading(store.codec.keeping())
         self._hot = HotCache(_COMPARED_CACHE)
 
     def read(self, place: Place) -> Steps[Any]:

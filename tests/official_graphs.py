@@ -1,7 +1,7 @@
-"""Graphs whose threads official savers write, also of old releases: `python -m tests.official_graphs FILE KEY`.
+"""Graphs for official savers, also of old releases: `python -m tests.official_graphs PLAIN ENCRYPTED KEY`.
 
-It runs in the environment of the release that is to write the file, so it imports nothing of ours, and only what all
-those releases have. KEY is the AES key of an EncryptedSerializer, or `-`.
+It runs in the environment of the release that is to write the two files, so it imports nothing of ours, and only what
+all those releases have. KEY is the AES key of the second one's EncryptedSerializer.
 """
 
 from __future__ import annotations
@@ -76,11 +76,12 @@ def run_threads(saver: Any) -> None:
     graph.invoke(None, config(FANNED))
 
 
-def main(path: str, key: str) -> None:
+def write(path: str, key: str | None = None) -> None:
+    """Let the official saver write a file, encrypted where there is a key."""
     from langgraph.checkpoint.sqlite import SqliteSaver
 
     serde = None
-    if key != "-":
+    if key is not None:
         from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
         serde = EncryptedSerializer.from_pycryptodome_aes(key=key.encode())
@@ -89,4 +90,5 @@ def main(path: str, key: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    write(sys.argv[1])
+    write(sys.argv[2], sys.argv[3])

@@ -69,6 +69,11 @@ class ValueCodec:
             through = serde._allowed_msgpack_modules
             self._gate = self._gate.under(None if through is True else frozenset(through or ()))
 
+    @property
+    def gate(self) -> Gate:
+        """Which classes it may rebuild."""
+        return self._gate
+
     def structure_only(self) -> ValueCodec:
         """A codec that decodes without looking up any class: what it can't build is an Unresolved value."""
         return ValueCodec._with(self, self._gate.structure_only())
