@@ -30,12 +30,14 @@ if TYPE_CHECKING:
         UsageError,
         ValueNotStorableError,
     )
-    from agent_ckpt.model import Finding, ThreadInfo, VerifyReport
+    from agent_ckpt.leases import Lease
+    from agent_ckpt.model import Finding, LeaseInfo, ThreadInfo, VerifyReport
     from agent_ckpt.official_file import OfficialFile
     from agent_ckpt.options import Options
     from agent_ckpt.portable_ops import PortableReport
     from agent_ckpt.saver import AgentSaver
     from agent_ckpt.transfers import TransferProgress, TransferReport, atransfer, transfer
+    from agent_ckpt.turns import Turn
 
     __version__: str
 
@@ -50,6 +52,9 @@ _HOMES = {
     "atransfer": "transfers",
     "transfer": "transfers",
     "Finding": "model",
+    "Lease": "leases",
+    "LeaseInfo": "model",
+    "Turn": "turns",
     "ThreadInfo": "model",
     "VerifyReport": "model",
     "BusyError": "errors",
@@ -77,6 +82,8 @@ __all__ = [
     "DiskFullError",
     "Finding",
     "FormatError",
+    "Lease",
+    "LeaseInfo",
     "OfficialFile",
     "Options",
     "PoisonedError",
@@ -86,6 +93,7 @@ __all__ = [
     "ThreadInfo",
     "TransferProgress",
     "TransferReport",
+    "Turn",
     "UnavailableError",
     "Unresolved",
     "UnresolvedTypeError",

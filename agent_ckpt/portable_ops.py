@@ -96,7 +96,8 @@ def _stored(
     store: Store, made: portable.Portable, size: int, thread_id: Thread | None, name: str
 ) -> Steps[PortableReport]:
     target = thread_id_of(thread_id if thread_id is not None else made.thread_id)
-    yield Call(partial(programs.store, made, target, store.options.compression, name), write=True)
+    rules = store.rules(target, None)
+    yield Call(partial(programs.store, made, target, store.options.compression, rules, name), write=True)
     return _report(made, target, size)
 
 

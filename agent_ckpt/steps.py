@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Generator
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -24,7 +26,13 @@ class Call(NamedTuple):
     write: bool = False
 
 
-Steps = Generator[Call, Any, T]
+class Pause(NamedTuple):
+    """A wait that holds nothing, as a step of larger work."""
+
+    seconds: float
+
+
+Steps = Generator[Call | Pause, Any, T]
 
 
 class Runner(Protocol):
@@ -46,7 +54,10 @@ def run(backend: Runner, steps: Steps[T]) -> T:
             return done.value  # type: ignore[no-any-return]
         answer, failure = None, None
         try:
-            answer = backend.run(call.factory, write=call.write)
+            if isinstance(call, Pause):
+                time.sleep(call.seconds)
+            else:
+                answer = backend.run(call.factory, write=call.write)
         except BaseException as exc:
             failure = exc
 
@@ -62,6 +73,9 @@ async def arun(backend: Runner, steps: Steps[T]) -> T:
             return done.value  # type: ignore[no-any-return]
         answer, failure = None, None
         try:
-            answer = await backend.arun(call.factory, write=call.write)
+            if isinstance(call, Pause):
+                await asyncio.sleep(call.seconds)
+            else:
+                answer = await backend.arun(call.factory, write=call.write)
         except BaseException as exc:
             failure = exc

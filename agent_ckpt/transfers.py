@@ -225,8 +225,8 @@ class _Transfer:
             if not found.equals(made):
                 raise bring.exists_already(pair.target_id, "its content is not the source's")
         else:
-            method = self._store.options.compression
-            yield Call(partial(portable.store_equal, made, pair.target_id, method, pair.source_id), write=True)
+            rules, method = self._store.rules(pair.target_id, None), self._store.options.compression
+            yield Call(partial(portable.store_equal, made, pair.target_id, method, rules, pair.source_id), write=True)
         tell("comparing", made.checkpoints, made.checkpoints)
         return made.checkpoints, made.pending_writes
 
@@ -269,13 +269,15 @@ class _Transfer:
                 f"({differs}). Nothing of it is left in the target.",
                 thread_id=pair.source_id,
             )
-        yield Call(partial(bring.adopt, staged, pair.target_id, self._store.options.compression), write=True)
+        rules = self._store.rules(pair.target_id, None)
+        yield Call(partial(bring.adopt, staged, pair.target_id, self._store.options.compression, rules), write=True)
         self._store.hot.forget(staged)
         return len(keys), writes
 
     def _planner(self, staged: str, item: Item, revision: int) -> Callable[[Planning], Any]:
         def plan(planning: Planning) -> Any:
-            of_writes = Planning(self._store.codec, planning.hot, self._store.options.compression)
+            rules = self._store.rules(staged, None)
+            of_writes = Planning(self._store.codec, planning.hot, self._store.options.compression, rules)
             made = plan_bringing(planning, of_writes, staged, item, revision)
             return lambda: bring.bring(made)
 

@@ -404,3 +404,21 @@ def test_errors_of_the_source_come_through(path: Path) -> None:
     put(source, "t", "", "0001", None, {"n": 1})
     with AgentSaver(path) as saver, pytest.raises(CkptError, match="lists checkpoint '0001'"):
         transfer(source, saver)
+
+
+def test_a_leased_id_is_not_taken(tmp_path: Path, path: Path) -> None:
+    """While somebody holds the lease of a thread_id, neither a transfer nor an import brings a thread under it; the
+    transfer goes on when the lease is released."""
+    source = InMemorySaver()
+    put(source, "t", "", "0001", None, {"n": 1})
+    with AgentSaver(path) as saver, AgentSaver(path) as other:
+        with other.lease("t"):
+            with pytest.raises(ThreadConflictError):
+                transfer(source, saver)
+            assert not saver.exists("t")
+        assert transfer(source, saver).threads == 1
+        saver.export_thread("t", tmp_path / "t.ackpt")
+        with other.lease("u"), pytest.raises(ThreadConflictError):
+            saver.import_thread(tmp_path / "t.ackpt", thread_id="u")
+        assert saver.import_thread(tmp_path / "t.ackpt", thread_id="u").checkpoints == 1
+    assert_sound(path)

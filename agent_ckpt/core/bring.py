@@ -13,6 +13,7 @@ from typing import Any
 from agent_ckpt.backend import Program, Statement
 from agent_ckpt.codec import frame, ids, rows
 from agent_ckpt.core.assemble import assemble
+from agent_ckpt.core.flight import Rules, check_lease, lease_of
 from agent_ckpt.core.manage import find_thread, moved
 from agent_ckpt.core.put import PutPlan, Written, new_thread
 from agent_ckpt.core.rows import checkpoint_row, next_sequence, text, thread_row
@@ -116,12 +117,15 @@ def keys_of(thread_id: str) -> Program[tuple[int, list[tuple[str, str, str | Non
     return row.revision, [(ns, ids.expand(checkpoint), text(parent)) for ns, checkpoint, parent in found]
 
 
-def adopt(staged_id: str, target_id: str, compression: str) -> Program[None]:
+def adopt(staged_id: str, target_id: str, compression: str, rules: Rules) -> Program[None]:
     """Give a staged thread its real name; all its rows keep their order.
 
     Raises:
         UsageError: when a thread of that name is there by now.
+        ThreadConflictError: when another holds the lease of that name.
     """
+    place = Place(target_id, "", None)
+    check_lease(place, (yield from lease_of(target_id)), None, rules, "the transfer was")
     if (yield from find_thread(target_id)) is not None:
         raise exists_already(target_id, "somebody stored it during the transfer")
     row = yield from find_thread(staged_id)
@@ -130,11 +134,11 @@ def adopt(staged_id: str, target_id: str, compression: str) -> Program[None]:
     for _, _, ns, *columns in (yield Statement("checkpoints_of_thread", (row.thread,))):
         yield from _rename_checkpoint(staged_id, target_id, ns, columns, compression)
     for _, _, ns, seq, checkpoint, _, run, framed in (yield Statement("writes_of_thread", (row.thread,))):
-        place = Place(staged_id, ns, ids.expand(checkpoint))
-        here = rows.writes_coordinates(place, seq, text(run))
-        there = rows.writes_coordinates(place._replace(thread_id=target_id), seq, text(run))
-        yield Statement("set_writes_frame", (seq, moved(frame.WRITES_ROW, framed, place, here, there, compression)))
-    revision = yield from next_sequence(Place(target_id, "", None), row)
+        at = Place(staged_id, ns, ids.expand(checkpoint))
+        here = rows.writes_coordinates(at, seq, text(run))
+        there = rows.writes_coordinates(at._replace(thread_id=target_id), seq, text(run))
+        yield Statement("set_writes_frame", (seq, moved(frame.WRITES_ROW, framed, at, here, there, compression)))
+    revision = yield from next_sequence(place, row)
     yield Statement("rename_thread", (row.thread, target_id, revision))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from agent_ckpt.backend import Program, Statement
 from agent_ckpt.codec import digest, frame, ids, rows
 from agent_ckpt.codec.portable import CHECKPOINT, WRITES, Blob, Portable, Row
+from agent_ckpt.core.flight import Rules, check_lease, lease_of
 from agent_ckpt.core.manage import find_thread
 from agent_ckpt.core.rows import checkpoint_row, damaged, first_blob, last_blob, next_sequence, text
 from agent_ckpt.core.verify import verify_thread
@@ -89,19 +90,22 @@ def _open_writes(thread_id: str, ns: str, space: int, columns: Sequence[Any], se
     return Row(WRITES, space, checkpoint, task, run, payload, None)
 
 
-def store(made: Portable, thread_id: str, compression: str, name: str) -> Program[None]:
+def store(made: Portable, thread_id: str, compression: str, rules: Rules, name: str) -> Program[None]:
     """Store a thread under an id that no thread has, and check it where it stands.
 
     Args:
         made: the thread.
         thread_id: its id here.
         compression: for its frames.
+        rules: what decides whether that id may be written.
         name: what it came from, for messages.
 
     Raises:
         UsageError: when a thread of that id exists.
+        ThreadConflictError: when another holds the lease of that id.
         CorruptionError: when something that it refers to is missing or another; nothing is stored.
     """
+    check_lease(Place(thread_id, "", None), (yield from lease_of(thread_id)), None, rules, "the import was")
     if (yield from find_thread(thread_id)) is not None:
         raise UsageError(
             f"thread {thread_id!r} exists already. Nothing was changed; delete it first or choose another id",
@@ -129,13 +133,13 @@ def store(made: Portable, thread_id: str, compression: str, name: str) -> Progra
         raise _inconsistent(name, f"{wrong[0]} ({len(wrong)} findings)")
 
 
-def store_equal(made: Portable, thread_id: str, compression: str, name: str) -> Program[None]:
+def store_equal(made: Portable, thread_id: str, compression: str, rules: Rules, name: str) -> Program[None]:
     """`store`, and in the same transaction read back and compare.
 
     Raises:
         UsageError, CorruptionError: as `store`; also when what is read back is another thread.
     """
-    yield from store(made, thread_id, compression, name)
+    yield from store(made, thread_id, compression, rules, name)
     if not (yield from collect(thread_id)).equals(made):
         raise _inconsistent(name, "what was read back is not what was stored")
 
