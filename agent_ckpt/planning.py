@@ -241,7 +241,7 @@ class Reading:
         return CheckpointTuple(
             config=config_for(row.place, session),
             checkpoint=checkpoint,  # type: ignore[arg-type]
-            metadata=self._decoded(body.metadata, row.place, "the metadata", self._keeping),
+            metadata=self._metadata(body.metadata, row.place),
             parent_config=parent,
             pending_writes=[(task_id, channel, values(ref, channel)) for task_id, channel, ref in found.writes],
         )
@@ -299,6 +299,12 @@ class Reading:
                     hot.arrays[path] = array
             except (expand.MissingBlobError, expand.DamagedRefError, DecodeError):
                 continue
+
+    def _metadata(self, body: bytes, place: Place) -> Any:
+        found = self._decoded(body, place, "the metadata", self._keeping)
+        if not isinstance(found, dict):
+            raise damaged(place, "the metadata", "it is no dict")
+        return found
 
     def _decoded(self, body: bytes, place: Place, what: str, codec: ValueCodec | None = None) -> Any:
         try:

@@ -17,8 +17,8 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from agent_ckpt import AgentSaver
 from agent_ckpt.codec import frame, messages
+from agent_ckpt.codec.encoder import Unstorable
 from agent_ckpt.codec.pack import pack, unpack
-from agent_ckpt.codec.typed import Unstorable
 from agent_ckpt.codec.values import ValueCodec
 from tests.conftest import Api
 from tests.threads import Thread, plain, query, values_at

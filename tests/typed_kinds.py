@@ -363,6 +363,9 @@ NUMPY: dict[str, Any] = {
 
 ALL: dict[str, Any] = {**PYTHON, **CLASSES, **FRAMEWORK, **NUMPY}
 
+PORTABLE = {name: value for name, value in ALL.items() if name != "scalars"}
+"""Those whose bytes are the same on every machine: a long double's are not."""
+
 
 def alike(one: Any, other: Any) -> bool:
     """Whether two values are equal, and of the same types, at every depth."""

@@ -124,6 +124,9 @@ def construct(code: int, module: str, name: str, given: Any, method: Any, gate: 
         given = _positional(cls, given, label)
     if module == "langgraph.types" and name == "Interrupt":
         return _interrupt(given)
+    if module == "langgraph.store.base" and name in ("Item", "SearchItem"):
+        # LangGraph's own class turns its times back from text.
+        return cls(**{key: given[key] for key in given.keys() & kinds.shape_of(cls).slots.keys()})
     if code in (PYDANTIC_1, PYDANTIC_2) or hasattr(cls, "model_fields"):
         return fill_model(cls, given, label)
     if kind == kinds.NAMED_TUPLE:

@@ -39,14 +39,14 @@ def fill_model(cls: Any, given: Any, label: str) -> Any:
         extra = {name: value for name, value in others.items() if name not in cls.model_computed_fields}
     number = messages.NUMBERS.get(cls)
     if number is not None:
-        return messages.build(number, fields, list(fields), extra or None)
+        return messages.build(number, fields, [*fields, *(extra or ())], extra or None)
     private = {
         name: attribute.default if attribute.default_factory is None else attribute.default_factory()
         for name, attribute in (cls.__private_attributes__ or {}).items()
         if _has_default(attribute)
     }
     state: dict[str, Any] = {
-        "__pydantic_fields_set__": set(fields),
+        "__pydantic_fields_set__": {*fields, *(extra or ())},
         "__pydantic_extra__": extra,
         "__pydantic_private__": private if cls.__private_attributes__ else None,
     }

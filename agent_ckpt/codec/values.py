@@ -11,25 +11,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import ormsgpack
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from agent_ckpt.codec import foreign, frame, messages
+from agent_ckpt.codec.encoder import DEEPEST, TOO_DEEP, Encoder, Unstorable
 from agent_ckpt.codec.gate import Gate, UnresolvedError
 from agent_ckpt.codec.messages import Template
 from agent_ckpt.codec.pack import (
-    EXACT,
     PackError,
     UnpackError,
-    may_hold_bytes,
     pack,
-    refuse_other_bytes,
     unpack,
     unpack_joined,
 )
-from agent_ckpt.codec.typed import DEEPEST, TOO_DEEP, Encoder, TypedReader, Unstorable
+from agent_ckpt.codec.typed import TypedReader
 from agent_ckpt.errors import ValueNotStorableError
 
 DeltaSnapshot = _DeltaSnapshot
@@ -39,6 +36,8 @@ _MESSAGE = bytes((frame.MESSAGE,))
 _SERDE = bytes((frame.SERDE,))
 _TYPED = bytes((frame.TYPED,))
 _DEEPEST = 64
+_MANY = 4
+"""From this many values on it is tried whether they are all messages."""
 
 
 class DecodeError(Exception):
@@ -121,20 +120,12 @@ class ValueCodec:
         """The bodies of many values."""
         if not self.splits:
             return [self.encode(value) for value in values]
-        # The loop that costs most in a long conversation: the common case of `encode`, unrolled.
-        number_of, encoded, packb = messages.NUMBERS.get, [], ormsgpack.packb
+        if len(values) >= _MANY:
+            packed = messages.encode_all(values, _MESSAGE)
+            if packed is not None:
+                return packed
+        encoded: list[bytes] = []
         for value in values:
-            number = number_of(type(value))
-            if number is not None and value.__pydantic_private__ is None and not value.__pydantic_extra__:
-                try:
-                    packed = packb([number, value.__dict__, sorted(value.__pydantic_fields_set__)], option=EXACT)
-                    if may_hold_bytes(packed):
-                        refuse_other_bytes(value.__dict__)
-                except PackError:
-                    pass
-                else:
-                    encoded.append(_MESSAGE + packed)
-                    continue
             try:
                 encoded.append(self.encode(value))
             except Unstorable as exc:
