@@ -24,7 +24,7 @@ def difference(item: Item, found: CheckpointTuple, codec: ValueCodec) -> str | N
     theirs: dict[str, Any] = {"updated_channels": None, "versions_seen": {}, **item.checkpoint}
     ours: dict[str, Any] = dict(found.checkpoint)
     theirs.setdefault("channel_values", {})
-    for key in theirs.keys() | ours.keys():
+    for key in sorted(theirs.keys() | ours.keys()):
         if key not in ours or key not in theirs:
             return f"checkpoint[{key!r}] stands on one side only"
         if not _equal(theirs[key], ours[key], codec):
@@ -43,7 +43,7 @@ def difference(item: Item, found: CheckpointTuple, codec: ValueCodec) -> str | N
 
 def _inside(key: str, theirs: Any, ours: Any, codec: ValueCodec) -> str:
     if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
-        for name in theirs.keys() | ours.keys():
+        for name in sorted(theirs.keys() | ours.keys(), key=str):
             if name not in theirs or name not in ours or not _equal(theirs[name], ours[name], codec):
                 return f"checkpoint[{key!r}][{name!r}]"
     return f"checkpoint[{key!r}]"
