@@ -30,11 +30,13 @@ if TYPE_CHECKING:
         UsageError,
         ValueNotStorableError,
     )
+    from agent_ckpt.idempotency import idempotency_key
     from agent_ckpt.leases import Lease
     from agent_ckpt.model import Finding, LeaseInfo, ThreadInfo, VerifyReport
     from agent_ckpt.official_file import OfficialFile
     from agent_ckpt.options import Options
     from agent_ckpt.portable_ops import PortableReport
+    from agent_ckpt.retrying import ainvoke, invoke
     from agent_ckpt.saver import AgentSaver
     from agent_ckpt.transfers import TransferProgress, TransferReport, atransfer, transfer
     from agent_ckpt.turns import Turn
@@ -71,6 +73,9 @@ _HOMES = {
     "UnavailableError": "errors",
     "UsageError": "errors",
     "ValueNotStorableError": "errors",
+    "ainvoke": "retrying",
+    "idempotency_key": "idempotency",
+    "invoke": "retrying",
 }
 
 __all__ = [
@@ -101,7 +106,10 @@ __all__ = [
     "ValueNotStorableError",
     "VerifyReport",
     "__version__",
+    "ainvoke",
     "atransfer",
+    "idempotency_key",
+    "invoke",
     "register_codec",
     "transfer",
 ]

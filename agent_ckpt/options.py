@@ -25,6 +25,10 @@ class Options:
         compression: `"zstd"` or `"none"`, for what is written from now on; both are always read.
         file_mode: permission bits of a new file.
         cache_bytes: bound, in bytes, of the encoded values kept in memory for hot threads.
+        stale_checkpoint: what happens to a run that names a checkpoint_id which isn't the head (latest
+            checkpoint): `"fork"` goes on from there on purpose; `"refuse_resume"` refuses it at a
+            checkpoint where an interrupt asked something; `"refuse"` refuses it. Reading is
+            always allowed. A config's `configurable` may say otherwise for one call.
         on_busy: what happens to a newcomer on a thread while a run on it is going. `"reject"`: it is
             refused with ThreadConflictError before its nodes run. `"preempt"`: it takes the thread,
             and the run that is going is refused at its next write.
@@ -43,6 +47,7 @@ class Options:
     compression: Literal["zstd", "none"] = "zstd"
     file_mode: int = 0o600
     cache_bytes: int = 64 * 1024 * 1024
+    stale_checkpoint: Literal["fork", "refuse_resume", "refuse"] = "fork"
     on_busy: Literal["reject", "preempt"] = "reject"
     busy_ttl_s: float = 3600.0
     queue_size: int = 4096

@@ -30,6 +30,7 @@ from agent_ckpt.core.writes import WritesPlan
 from agent_ckpt.errors import UnresolvedTypeError, UsageError
 from agent_ckpt.filters import whole_metadata
 from agent_ckpt.model import Body, Entry, Place, Ref, ThreadRow
+from agent_ckpt.restore_rules import CALL_KEYS
 
 _OWN_KEYS = frozenset(("v", "id", "ts", "channel_values", "channel_versions", "versions_seen", "updated_channels"))
 _SECRET_SIZE = 16
@@ -81,6 +82,9 @@ class Planning:
         place = at._replace(checkpoint_id=checkpoint_id)
         self._ns, self._checkpoint_id = place.ns, checkpoint_id
         full = whole_metadata(config, metadata)
+        for key in CALL_KEYS:
+            if key in config["configurable"]:
+                full.pop(key, None)
         rest = {key: value for key, value in checkpoint.items() if key not in _OWN_KEYS}
         updated = checkpoint.get("updated_channels")
         body = Body(
@@ -211,6 +215,14 @@ class Reading:
         """A checkpoint's metadata; never refused for a class that isn't there."""
         decoded = self._keeping.decode(body.metadata)
         return decoded if isinstance(decoded, dict) else {}
+
+    def parents(self, body: Body) -> dict[str, str]:
+        """The checkpoints that a subgraph's belongs to, by namespace; empty where that can't be read."""
+        try:
+            parents = self.metadata(body).get("parents")
+        except DecodeError:
+            return {}
+        return parents if isinstance(parents, dict) else {}
 
     def checkpoint_tuple(self, found: Found, session: Session | None) -> CheckpointTuple:
         """The tuple of a checkpoint, its values fresh objects.

@@ -102,7 +102,7 @@ def _stored(
 
 
 def _report(made: portable.Portable, thread_id: str, size: int) -> PortableReport:
-    return PortableReport(thread_id, made.checkpoints, len(made.rows) - made.checkpoints, size)
+    return PortableReport(thread_id, made.checkpoints, made.calls, size)
 
 
 def _check_free(path: Path) -> None:

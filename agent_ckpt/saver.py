@@ -25,17 +25,18 @@ from agent_ckpt.codec.gate import Gate
 from agent_ckpt.core.hot import HotCache
 from agent_ckpt.errors import UsageError
 from agent_ckpt.leases import LeaseOps
+from agent_ckpt.listing import Listing, OnDamage
 from agent_ckpt.portable_ops import PortableOps
 from agent_ckpt.runs import Runs
 from agent_ckpt.sqlite import SqliteBackend
 from agent_ckpt.thread_ops import ThreadOps
+from agent_ckpt.timeline_ops import TimelineOps
 from agent_ckpt.turns import TurnOps
-from agent_ckpt.work import OnDamage
 
 _URL_VARIABLE = "AGENT_CKPT_URL"
 
 
-class AgentSaver(ThreadOps, PortableOps, LeaseOps, TurnOps, BaseCheckpointSaver[Any]):
+class AgentSaver(ThreadOps, PortableOps, TimelineOps, LeaseOps, TurnOps, BaseCheckpointSaver[Any]):
     """A LangGraph checkpointer on one SQLite file in WAL mode, for sync and async use.
 
     One object serves every OS thread and every event loop; it may be built at import time or
@@ -222,7 +223,7 @@ class AgentSaver(ThreadOps, PortableOps, LeaseOps, TurnOps, BaseCheckpointSaver[
         Raises:
             UsageError: for a negative limit or an unusable config.
         """
-        query = work.Listing(self._store, config, filter, before, limit, on_damage)
+        query = Listing(self._store, config, filter, before, limit, on_damage)
         return query.items(self._run)
 
     async def alist(
@@ -235,7 +236,7 @@ class AgentSaver(ThreadOps, PortableOps, LeaseOps, TurnOps, BaseCheckpointSaver[
         on_damage: OnDamage = "raise",
     ) -> AsyncIterator[CheckpointTuple]:
         """`list`, async."""
-        query = work.Listing(self._store, config, filter, before, limit, on_damage)
+        query = Listing(self._store, config, filter, before, limit, on_damage)
         async for item in query.aitems(self._arun):
             yield item
 

@@ -20,11 +20,11 @@ from agent_ckpt.codec import portable
 from tests import agents
 from tests import official_graphs as graphs
 from tests.conftest import Api, assert_sound
-from tests.test_import import cli, listing, typed
+from tests.test_import import cli, listing, seen, typed
 
 ROOT = Path(__file__).parent.parent
 WATCHDOG_S = 120.0
-THREADS = (graphs.FINISHED, graphs.OPEN, graphs.FANNED, "delta", "pruned")
+THREADS = (graphs.FINISHED, graphs.OPEN, graphs.FANNED, "delta", "pruned", "rolled")
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +38,11 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for turn in range(7):
                 graph.invoke({"messages": [agents.AIMessage(f"turn {turn}")]}, graphs.config(thread_id))
         saver.prune(["pruned"])
+        graph = graphs.build(saver)
+        graph.invoke({"log": ["start"]}, graphs.config("rolled"))
+        graph.invoke(Command(resume="wrong"), graphs.config("rolled"))
+        older = list(graph.get_state_history(graphs.config("rolled")))
+        saver.rollback(older[-3].config)
         saver.put_writes({"configurable": {"thread_id": "writes", "checkpoint_id": "x"}}, [("a", 1)], "task")
     return path
 
@@ -49,7 +54,9 @@ def test_a_thread_travels_whole(db: Path, form: str, thread_id: str, tmp_path: P
     out, path = tmp_path / "out.ackpt", tmp_path / "target.db"
     with AgentSaver(db) as saver:
         wrote = Api(saver, form).export_thread(thread_id, out)
-        expected = listing(saver, thread_id)
+        expected, undone = listing(saver, thread_id), sorted(saver.rolled_back(thread_id))
+        assert bool(undone) == (thread_id == "rolled")
+        head = seen(saver.get_tuple(graphs.config(thread_id)))
         states = [typed(s.values) for s in agents.delta_graph(saver).get_state_history(graphs.config(thread_id))]
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
     assert [found.name for found in tmp_path.iterdir()] == ["out.ackpt"]
@@ -60,6 +67,8 @@ def test_a_thread_travels_whole(db: Path, form: str, thread_id: str, tmp_path: P
         assert api.import_thread(out, thread_id="other").thread_id == "other"
         for name in (thread_id, "other"):
             assert listing(saver, name) == expected
+            assert seen(saver.get_tuple(graphs.config(name))) == head
+            assert sorted(saver.rolled_back(name)) == undone
             if thread_id in ("delta", "pruned"):
                 found = agents.delta_graph(saver).get_state_history(graphs.config(name))
                 assert [typed(state.values) for state in found] == states
@@ -185,7 +194,7 @@ def test_a_file_made_to_mislead_is_refused(db: Path, tmp_path: Path, path: Path)
         "a payload that is no msgpack": changed("rows", 0, payload=b"\xc1"),
         "a namespace that isn't there": changed("rows", 0, space=99),
         "an id of another type": changed("rows", 0, id=5),
-        "a kind that isn't known": changed("rows", 0, kind=3),
+        "a kind that isn't known": changed("rows", 0, kind=4),
         "a blob beyond the last": changed("blobs", 0, number=1 << 27),
         "two namespaces of one name": doubled,
     }

@@ -25,7 +25,7 @@ from agent_ckpt.errors import CorruptionError, FormatError
 
 MAGIC = b"\x89ACKPT\r\n"
 VERSION = 1
-CHECKPOINT, WRITES = 1, 2
+CHECKPOINT, WRITES, ROLLBACK = 1, 2, 3
 _CHUNK = 1 << 20
 _LARGEST_HEADER = 1 << 16
 _DIGEST_SIZE = 32
@@ -43,13 +43,14 @@ class Row(NamedTuple):
     """A row in the thread's commit order.
 
     Attributes:
-        kind: CHECKPOINT or WRITES.
+        kind: CHECKPOINT, WRITES, or ROLLBACK: nothing but the place in the order at which rows were undone.
         space: which of the thread's namespaces, from 0.
         id: the checkpoint's id as it stands in a row.
         parent: of a checkpoint its parent's id, of writes their task's key.
         run: the run's id, or None.
         payload: what the frame holds.
         history: of a checkpoint the payload of its history record, or None.
+        undone: the index of the row that undid it, or None.
     """
 
     kind: int
@@ -59,6 +60,7 @@ class Row(NamedTuple):
     run: bytes | str | None
     payload: bytes
     history: bytes | None
+    undone: int | None = None
 
 
 @dataclass(slots=True)
@@ -84,6 +86,11 @@ class Portable:
     def checkpoints(self) -> int:
         """How many checkpoints it has."""
         return sum(row.kind == CHECKPOINT for row in self.rows)
+
+    @property
+    def calls(self) -> int:
+        """How many calls of put_writes it has."""
+        return sum(row.kind == WRITES for row in self.rows)
 
     @property
     def pending_writes(self) -> int:
@@ -231,10 +238,11 @@ def _thread(records: list[Any]) -> Portable:
         thread.blobs.append(blob)
     for record in records[1 + blobs :]:
         row = Row(*record)
-        _demand(row.kind in (CHECKPOINT, WRITES) and type(row.space) is int and 0 <= row.space < len(spaces))
+        _demand(row.kind in (CHECKPOINT, WRITES, ROLLBACK) and type(row.space) is int and 0 <= row.space < len(spaces))
         _demand(type(row.id) in (bytes, str) and type(row.payload) is bytes)
         _demand(type(row.run) in (bytes, str, type(None)) and type(row.history) in (bytes, type(None)))
         _demand((type(row.parent) is int) == (row.kind == WRITES))
+        _demand(row.undone is None or (type(row.undone) is int and 0 <= row.undone < rows))
         thread.rows.append(row)
     return thread
 

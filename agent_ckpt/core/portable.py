@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from agent_ckpt.backend import Program, Statement
 from agent_ckpt.codec import digest, frame, ids, rows
-from agent_ckpt.codec.portable import CHECKPOINT, WRITES, Blob, Portable, Row
+from agent_ckpt.codec.portable import CHECKPOINT, ROLLBACK, WRITES, Blob, Portable, Row
 from agent_ckpt.core.flight import Rules, check_lease, lease_of
 from agent_ckpt.core.manage import find_thread
 from agent_ckpt.core.rows import checkpoint_row, damaged, first_blob, last_blob, next_sequence, text
@@ -16,6 +17,7 @@ from agent_ckpt.errors import CorruptionError, UsageError
 from agent_ckpt.model import Place, ThreadRow
 
 _PAGE = 1000
+_ROLLBACK = Row(ROLLBACK, 0, "", None, None, b"", None)
 _MALFORMED = (TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError, OverflowError)
 
 
@@ -35,9 +37,18 @@ def collect(thread_id: str) -> Program[Portable]:
     index = {space: at for at, (space, _) in enumerate(spaces)}
     checkpoints = yield Statement("checkpoints_of_thread", (thread.thread,))
     written = yield Statement("writes_of_thread", (thread.thread,))
-    for seq, space, ns, *columns in sorted([*checkpoints, *written], key=lambda columns: columns[0]):
+    undone: dict[int, int] = dict((yield Statement("undone_of_thread", (thread.thread,))))
+    stored = {columns[0]: columns for columns in (*checkpoints, *written)}
+    order = sorted({*stored, *undone.values()})
+    at = {seq: number for number, seq in enumerate(order)}
+    for seq in order:
+        if seq not in stored:
+            made.rows.append(_ROLLBACK)
+            continue
+        _, space, ns, *columns = stored[seq]
         opened = _open_checkpoint if len(columns) == 6 else _open_writes
-        made.rows.append(opened(thread_id, ns, index[space], columns, seq))
+        row = opened(thread_id, ns, index[space], columns, seq)
+        made.rows.append(row._replace(undone=at[undone[seq]]) if seq in undone else row)
     return made
 
 
@@ -119,10 +130,16 @@ def store(made: Portable, thread_id: str, compression: str, rules: Rules, name: 
     spaces = []
     for ns in made.spaces:
         spaces.append((yield Statement("insert_space", (thread, ns)))[0][0])
-    revision = thread
+    revision, seqs = thread, []
     for row in made.rows:
         revision = yield from next_sequence(Place(thread_id, "", None))
-        yield from _store_row(row, Place(thread_id, made.spaces[row.space], None), spaces, revision, compression)
+        seqs.append(revision)
+        if row.kind != ROLLBACK:
+            yield from _store_row(row, Place(thread_id, made.spaces[row.space], None), spaces, revision, compression)
+    for row, seq in zip(made.rows, seqs, strict=True):
+        if row.undone is not None:
+            yield Statement("undo_checkpoints", (json.dumps([seq]), seqs[row.undone]))
+            yield Statement("undo_writes", (json.dumps([seq]), seqs[row.undone]))
     yield Statement("insert_thread", (thread, thread_id, revision, None, made.next_blob, 0, made.secret))
     try:
         report = yield from verify_thread(thread_id, _Unread())  # type: ignore[arg-type]
