@@ -217,8 +217,8 @@ class AgentSaver(ThreadOps, PortableOps, TimelineOps, LeaseOps, TurnOps, BaseChe
                 namespace, whose parent was committed before it. Of an id that isn't stored, those
                 whose id sorts below it.
             limit: at most so many.
-            on_damage: `"raise"` CorruptionError when a damaged checkpoint is reached, or `"skip"`
-                it with a warning in the log.
+            on_damage: `"raise"` CorruptionError when a damaged checkpoint is reached (UnresolvedTypeError at
+                one that holds a class which isn't there), or `"skip"` it with a warning in the log.
 
         Raises:
             UsageError: for a negative limit or an unusable config.

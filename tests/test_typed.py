@@ -6,10 +6,12 @@ import collections
 import copy
 import dataclasses
 import enum
+import gc
 import subprocess
 import sys
 import threading
 import types
+import uuid
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 import pytest
+from langchain_core import messages as lc
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
@@ -30,7 +33,7 @@ from agent_ckpt.codec import frame, registry
 from agent_ckpt.codec.values import ValueCodec
 from tests import typed_kinds as kinds
 from tests.conftest import Api
-from tests.threads import Thread, plain, values_at
+from tests.threads import Thread, checkpoint_of, plain, values_at
 from tests.typed_kinds import ALL, Box, Frozen, Outer, Picky, Small, alike
 
 Opener = Callable[..., AgentSaver]
@@ -175,6 +178,61 @@ def test_a_set_is_stored_the_same_in_every_process(tmp_path: Path) -> None:
     assert len(told) == 1
 
 
+# Metadata
+
+
+ODD_METADATA: dict[str, Any] = {
+    "messages": {"a": {"messages": [lc.AIMessage("x", id="1")]}},
+    "uuid": uuid.UUID(int=7),
+    "datetime": ALL["fold"],
+    "nul inside": {"k": {"x": "a\x00b"}},
+    "nan": float("nan"),
+    "surrogate": "a\ud800",
+    "big": 2**70,
+    "tuple": (1, {2}),
+    "lock": {"a": [threading.Lock()]},
+}
+
+
+def test_no_metadata_makes_put_or_list_fail(open_saver: Opener, form: str) -> None:
+    """B24: put never fails for what metadata holds, and no row breaks a filtered listing of the others."""
+    api = Api(open_saver(), form)
+    for number, (name, value) in enumerate(ODD_METADATA.items(), 1):
+        thread = Thread(api, name)
+        made = checkpoint_of({}, {}, id=f"{number:032}")
+        api.put(thread.at, made, {"source": "loop", "writes": value}, {})
+        assert len(api.list(None, filter={"source": "loop"})) == number
+    found = {each.config["configurable"]["thread_id"]: each.metadata for each in Api(open_saver(), form).list(None)}
+    for name, value in ODD_METADATA.items():
+        expected = {"a": ["<_thread.lock>"]} if name == "lock" else value
+        assert alike(found[name]["writes"], expected), name
+
+
+def test_metadata_of_a_run_can_be_filtered_by(open_saver: Opener, form: str) -> None:
+    """B24: UUIDs and lists of a run's own metadata are kept; a UUID is found by itself and by its text."""
+    user = uuid.UUID(int=9)
+
+    class State(TypedDict, total=False):
+        x: int
+
+    builder: StateGraph[Any, Any, Any, Any] = StateGraph(State)
+    builder.add_node("a", lambda s: {"x": 1})
+    builder.add_edge(START, "a")
+    api = Api(open_saver(), form)
+    config: Any = {
+        "configurable": {"thread_id": "t", "client": threading.Lock()},
+        "metadata": {"user": user, "tags": ["a"]},
+    }
+    api.invoke(builder.compile(checkpointer=api.saver), {"x": 0}, config)
+    again = Api(open_saver(), form)
+    everything = again.list(None)
+    assert everything
+    for wanted in ({"user": user}, {"user": str(user)}, {"tags": ["a"]}):
+        assert len(again.list(None, filter=wanted)) == len(everything)
+    assert again.list(None, filter={"user": str(uuid.UUID(int=8))}) == []
+    assert "client" not in everything[0].metadata
+
+
 # What is refused
 
 
@@ -247,7 +305,6 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "subclass of list": lambda: MyList([1]),
     "subclass of tuple": lambda: MyTuple((1,)),
     "subclass of int": lambda: MyInt(3),
-    "local class": _local,
     "class that another replaced": FirstShadowed,
     "class with __del__": Dying,
     "class with __setstate__": Setting,
@@ -286,6 +343,21 @@ def test_what_cannot_be_kept_exactly_is_refused(name: str, open_saver: Opener, f
         assert "What to do: " in str(caught.value)
         assert type(value).__qualname__ in str(caught.value)
     assert not thread.api.exists("t")
+
+
+def test_a_class_made_inside_a_function(open_saver: Opener, form: str) -> None:
+    """It is found again while this process has it; then a typed error names it, and an alias gives it back."""
+    made = _local()
+    thread = Thread(Api(open_saver(), form))
+    thread.put(value=[made])
+    assert type(values_at(Api(open_saver(), form), thread.config)["value"][0]) is type(made)
+    del made
+    thread.values.clear()
+    gc.collect()
+    with pytest.raises(UnresolvedTypeError, match="inside a function") as caught:
+        Api(open_saver(), form).get_tuple(plain(thread.config))
+    aliases = {caught.value.type_name: Outer.In}
+    assert values_at(Api(open_saver(aliases=aliases), form), thread.config)["value"] == [Outer.In(1)]
 
 
 def test_a_cycle_is_named() -> None:
@@ -424,6 +496,10 @@ def test_a_class_that_is_gone_is_named(module: Any, open_saver: Opener, form: st
     assert "allowed_types" in str(error)
     assert "aliases" in str(error)
     assert copy.copy(error).type_name == "mymod:A"
+    Thread(api, "fine").put(x=1)
+    with pytest.raises(UnresolvedTypeError):
+        api.list(None)
+    assert [each.config["configurable"]["thread_id"] for each in api.list(None, on_damage="skip")] == ["fine"]
     assert api.saver.verify()
 
 
@@ -578,13 +654,14 @@ def test_strict_mode_names_what_it_blocks(monkeypatch: pytest.MonkeyPatch, open_
 
     class State(TypedDict, total=False):
         declared: Answer
+        box: Box[int]
         free: Any
 
     def ask(state: State) -> Any:
         return {"free": interrupt(Question(text="ok?"))}
 
     builder: StateGraph[Any, Any, Any, Any] = StateGraph(State)
-    builder.add_node("a", lambda s: {"declared": Answer(x=1), "free": Small(a=2)})
+    builder.add_node("a", lambda s: {"declared": Answer(x=1), "box": Box[int](item=3), "free": Small(a=2)})
     builder.add_node("b", ask)
     builder.add_edge(START, "a")
     builder.add_edge("a", "b")
@@ -597,7 +674,7 @@ def test_strict_mode_names_what_it_blocks(monkeypatch: pytest.MonkeyPatch, open_
     allowing = Api(open_saver(serde=strict, allowed_types=[Question, "tests.typed_kinds.Small"]), form)
     state = allowing.get_state(builder.compile(checkpointer=allowing.saver), config)
     assert alike(state.interrupts[0].value, Question(text="ok?"))
-    assert alike(state.values, {"declared": Answer(x=1), "free": Small(a=2)})
+    assert alike(state.values, {"declared": Answer(x=1), "box": Box[int](item=3), "free": Small(a=2)})
 
 
 def test_an_allowed_type_is_imported(

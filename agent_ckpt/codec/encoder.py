@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Iterable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import ormsgpack
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
@@ -199,6 +201,8 @@ class Encoder:
         return _array_head(len(encoded)) + b"".join(encoded)
 
     def _other(self, value: Any, cls: type, depth: int) -> bytes:
+        if cls in _plans and cls not in registry.by_class:
+            return self._object(value, cls, depth)
         if cls is bytearray:
             return _extension(typed.BYTE_ARRAY, bytes(value))
         number = messages.NUMBERS.get(cls)
@@ -274,31 +278,32 @@ class Encoder:
 
     def _object(self, value: Any, cls: type, depth: int) -> bytes:
         try:
-            shape = kinds.shape_of(cls)
-            name = generics.name_of(cls)
-            state = kinds.take_apart(value, shape)
+            plan = _plan_of(cls)
+            state = kinds.take_apart(value, plan.shape)
         except (kinds.NoDataError, generics.NoNameError) as exc:
             return self._refuse(value, str(exc))
-        try:
-            found = generics.class_of(name, self._gate, framework=is_framework(name[0]))
-        except UnresolvedError:
-            found = None
-        if found is not cls:
+        if not plan.stands(cls, self._gate):
+            module, qualname = plan.name[:2]
             return self._refuse(
                 value,
-                f"its class is not to be found as {name[0]}.{name[1]}"
-                + (", where another one stands now" if found is not None else ""),
-                "define the class at the top level of a module, or register a codec, agent_ckpt.register_codec(...)",
+                f"its class is not what is to be found as {module}.{qualname}",
+                "make the object anew with the class that stands there, or register a codec for its class",
             )
-        parts = [_packb(name[0]), _packb(name[1]), _packb(name[2]), _packb(shape.kind)]
-        if shape.kind == kinds.NAMED_TUPLE:
+        head = _array_head(4 + len(state)) + plan.head
+        if depth < _TRIED_WHOLE:
+            try:
+                return _extension(typed.OBJECT, head + pack(state)[1:])
+            except PackError:
+                pass
+        return _extension(typed.OBJECT, head + b"".join(self._state(plan.shape.kind, state, depth)))
+
+    def _state(self, kind: int, state: list[Any], depth: int) -> list[bytes]:
+        if kind == kinds.NAMED_TUPLE:
             names, items, fields = state
-            parts += [_packb(names), self._members(names, items, depth), self.encode(fields, depth + 1)]
-        elif shape.kind == kinds.FIELDS:
-            parts += [_packb(None) if part is None else self._fields(part, depth) for part in state]
-        else:
-            parts += [self.encode(part, depth + 1) for part in state]
-        return _extension(typed.OBJECT, _array_head(len(parts)) + b"".join(parts))
+            return [_packb(names), self._members(names, items, depth), self.encode(fields, depth + 1)]
+        if kind == kinds.ENUM:
+            return [self.encode(part, depth + 1) for part in state]
+        return [self._fields(part, depth) if type(part) is dict else self.encode(part, depth + 1) for part in state]
 
     def _members(self, names: list[str], items: list[Any], depth: int) -> bytes:
         encoded = []
@@ -308,6 +313,45 @@ class Encoder:
             except Unstorable as exc:
                 raise exc.under(f".{name}") from exc.__cause__
         return _array_head(len(encoded)) + b"".join(encoded)
+
+
+class _Plan:
+    """How objects of a class are stored, as far as it is the same for all of them.
+
+    Attributes:
+        shape: the kind of data that it is.
+        name: its stored name.
+        head: its packed name and kind.
+    """
+
+    __slots__ = ("head", "name", "shape")
+
+    def __init__(self, cls: type) -> None:
+        self.shape = kinds.shape_of(cls)
+        self.name = generics.name_of(cls)
+        self.head = b"".join(map(_packb, (*self.name, self.shape.kind)))
+
+    def stands(self, cls: type, gate: Gate) -> bool:
+        """Whether the class is found again under its name, now."""
+        module, qualname, arguments = self.name
+        home = sys.modules.get(module)
+        if arguments is None and home is not None and home.__dict__.get(qualname) is cls:
+            return True
+        generics.remember(cls)
+        try:
+            return generics.class_of(self.name, gate, framework=is_framework(module)) is cls
+        except UnresolvedError:
+            return False
+
+
+_plans: WeakKeyDictionary[type, _Plan] = WeakKeyDictionary()
+
+
+def _plan_of(cls: type) -> _Plan:
+    found = _plans.get(cls)
+    if found is None:
+        found = _plans[cls] = _Plan(cls)
+    return found
 
 
 def _told(exc: BaseException) -> str:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any, Literal, NoReturn
+from weakref import WeakValueDictionary
 
 from agent_ckpt.errors import UsageError
 
@@ -19,6 +20,7 @@ OnUnresolved = Literal["raise", "keep"]
 Names = Iterable[str | type]
 Aliases = Mapping[str, str | type]
 
+_LOCAL = "<locals>"
 _MAINS = ("__main__", "__mp_main__")
 
 
@@ -67,6 +69,16 @@ class Unresolved:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Unresolved, (self.type_name, self.reason, self._code, self._data)
+
+
+_locals: WeakValueDictionary[tuple[str, str], type] = WeakValueDictionary()
+"""Classes made inside functions, which no module holds, as they were stored last by this process."""
+
+
+def remember_local(cls: type) -> None:
+    """Know a class again that was made inside a function, as long as this process has it."""
+    if _LOCAL in cls.__qualname__:
+        _locals[(stored_module(cls), cls.__qualname__)] = cls
 
 
 def stored_module(cls: type) -> str:
@@ -141,11 +153,16 @@ class Gate:
         made.keeps = changed.get("keeps", self.keeps)
         return made
 
-    def find(self, module: str, qualname: str, *, framework: bool = False) -> type:
+    def lets_through(self, cls: type) -> bool:
+        """Whether LangGraph's strict mode is off, or lets a class through."""
+        return self._strict is None or (cls.__module__, cls.__name__) in self._strict
+
+    def find(self, module: str, qualname: str, *, framework: bool = False, parametrise: Any = None) -> type:
         """The class of a stored name.
 
         Args:
             framework: it is one of LangGraph's or LangChain's own, which need no leave.
+            parametrise: makes the class that is meant of the one that is named, for strict mode to look at both.
 
         Raises:
             UnresolvedError: when it isn't there or may not be used.
@@ -155,7 +172,7 @@ class Gate:
             raise UnresolvedError(name, "classes are not looked up here", "read it with a saver")
         target = self._aliases.get(name)
         if isinstance(target, type):
-            return target
+            return target if parametrise is None else parametrise(target)
         if target is not None:
             module, qualname = target
         explicit = framework or target is not None or f"{module}.{qualname}" in self._allowed
@@ -164,12 +181,15 @@ class Gate:
             home = _imported(module, name)
         if home is None:
             _refuse(name, "its module is not imported in this process")
-        found = _walk(home, qualname)
+        found = _locals.get((module, qualname)) if _LOCAL in qualname else _walk(home, qualname)
+        if found is None and _LOCAL in qualname:
+            _refuse(name, "it was made inside a function of another process, or is no more")
         if found is None:
             _refuse(name, "the module has no such class")
-        if self._strict is not None and not explicit and (found.__module__, found.__name__) not in self._strict:
+        meant: type = found if parametrise is None else parametrise(found)
+        if not explicit and not self.lets_through(found) and not self.lets_through(meant):
             _refuse(name, "LangGraph's strict mode does not let it through")
-        return found
+        return meant
 
 
 def _refuse(name: str, reason: str) -> NoReturn:

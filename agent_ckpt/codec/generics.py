@@ -20,7 +20,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from agent_ckpt.codec import kinds
-from agent_ckpt.codec.gate import Gate, stored_module
+from agent_ckpt.codec.gate import Gate, remember_local, stored_module
 
 _ALIASES = ("List", "Dict", "Set", "FrozenSet", "Tuple", "Type", "Deque", "DefaultDict", "Sequence", "Mapping")
 _BUILTINS = (
@@ -36,16 +36,23 @@ class NoNameError(Exception):
 
 
 def name_of(cls: type) -> list[Any]:
-    """The name of a class.
+    """The name of a class that is being stored.
 
     Raises:
         NoNameError: when it has none.
     """
+    remember(cls)
     generic = getattr(cls, "__pydantic_generic_metadata__", None)
     if generic and generic["origin"] is not None:
         origin = generic["origin"]
         return [stored_module(origin), origin.__qualname__, [_tree(argument) for argument in generic["args"]]]
     return [stored_module(cls), cls.__qualname__, None]
+
+
+def remember(cls: type) -> None:
+    """Know a class, or the one that it is a parametrised form of, again where it was made inside a function."""
+    generic = getattr(cls, "__pydantic_generic_metadata__", None)
+    remember_local(generic["origin"] if generic and generic["origin"] is not None else cls)
 
 
 def label_of(module: Any, qualname: Any) -> str:
@@ -62,10 +69,12 @@ def class_of(name: list[Any], gate: Gate, *, framework: bool = False) -> type:
     module, qualname, arguments = name
     if type(module) is not str or type(qualname) is not str:
         raise ValueError("a class is named by something else than text")
-    cls = gate.find(module, qualname, framework=framework)
-    if arguments is None:
-        return cls
     label = label_of(module, qualname)
+    parametrise = None if arguments is None else lambda cls: _parametrised(cls, arguments, gate, label)
+    return gate.find(module, qualname, framework=framework, parametrise=parametrise)
+
+
+def _parametrised(cls: type, arguments: list[Any], gate: Gate, label: str) -> type:
     if BaseModel not in cls.__mro__ or _runs_code(cls):
         raise kinds.misfit(label, "it can't be parametrised without running code of its own")
     given = tuple(_type(tree, gate, label) for tree in arguments)

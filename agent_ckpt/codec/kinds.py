@@ -25,6 +25,16 @@ NAMED_TUPLE = 2
 """State: names of the items, the items, the `__dict__` or None."""
 ENUM = 3
 """State: the member's name and None, or None and the value of a combined flag."""
+MODEL = 4
+"""A pydantic model. State: `__dict__`, names of the fields that were set, extras, private attributes, further slots."""
+
+_set_assigned: Any
+_set_extra: Any
+_set_private: Any
+_set_assigned, _set_extra, _set_private = (
+    getattr(BaseModel, name).__set__
+    for name in ("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
+)
 
 _SLOT = types.MemberDescriptorType
 _NOT_STORED = frozenset(("__orig_class__",))
@@ -63,7 +73,8 @@ class Shape:
         self.kind = kind
         self.slots: dict[str, Any] = {}
         for base in reversed(cls.__mro__):
-            self.slots.update({name: found for name, found in vars(base).items() if type(found) is _SLOT})
+            if base is not BaseModel:
+                self.slots.update({name: found for name, found in vars(base).items() if type(found) is _SLOT})
         self.has_dict = cls.__dictoffset__ != 0
         self.defaults, self.required = _defaults(cls)
 
@@ -95,9 +106,9 @@ def _kind(cls: type) -> int:
         kind = ENUM
     elif tuple in mro and any(_is_fields(vars(base).get("_fields")) for base in mro):
         kind = NAMED_TUPLE
-    elif (
-        BaseModel in mro or any(_is_data(vars(base)) for base in mro) or (cls.__module__, cls.__name__) in PLAIN_CLASSES
-    ):
+    elif BaseModel in mro:
+        kind = MODEL
+    elif any(_is_data(vars(base)) for base in mro) or (cls.__module__, cls.__name__) in PLAIN_CLASSES:
         kind = FIELDS
     else:
         raise NoDataError("it is no model, dataclass, attrs class, enum or named tuple")
@@ -107,7 +118,7 @@ def _kind(cls: type) -> int:
         setstate = vars(base).get("__setstate__")
         if setstate is not None and not _is_known(base, setstate):
             raise NoDataError("its class has a __setstate__ method, so its fields alone may not make it up")
-    if kind == FIELDS:
+    if kind in (FIELDS, MODEL):
         try:
             _new(cls)
         except TypeError as exc:
@@ -171,9 +182,11 @@ def take_apart(value: Any, shape: Shape) -> list[Any]:
     """
     if shape.kind == ENUM:
         return _enum_state(value)
-    fields = {name: part for name, part in vars(value).items() if name not in _NOT_STORED} if shape.has_dict else None
+    fields = value.__dict__ if shape.has_dict else None
+    if fields and not _NOT_STORED.isdisjoint(fields):
+        fields = {name: part for name, part in fields.items() if name not in _NOT_STORED}
     if fields and _CACHED_HASH in fields:
-        fields[_CACHED_HASH] = None
+        fields = {**fields, _CACHED_HASH: None}
     if shape.kind == NAMED_TUPLE:
         if len(value) != len(value._fields):
             raise NoDataError("it has another number of items than its class has fields")
@@ -188,6 +201,9 @@ def take_apart(value: Any, shape: Shape) -> list[Any]:
         slots[_CACHED_HASH] = None
     if fields is not None and not shape.required <= fields.keys():
         raise NoDataError(f"it lacks its field {min(shape.required - fields.keys())!r}")
+    if shape.kind == MODEL:
+        assigned = sorted(value.__pydantic_fields_set__)
+        return [fields, assigned, value.__pydantic_extra__, value.__pydantic_private__, slots or None]
     return [fields, slots or None]
 
 
@@ -222,33 +238,38 @@ def put_together(cls: Any, kind: int, state: list[Any], name: str) -> Any:
         return _member(cls, state, name)
     if kind == NAMED_TUPLE:
         return _named_tuple(cls, state, name)
-    fields, slots = state
     made = _new(cls)
-    given = dict(fields or {})
-    own = dict(slots or {})
-    # Where a class took slots, or gave them up, since, each field goes where it has its place now.
-    for field in given.keys() & shape.slots.keys():
-        own[field] = given.pop(field)
-    for field in own.keys() - shape.slots.keys():
-        given[field] = own.pop(field)
-    if given and not shape.has_dict:
-        raise misfit(name, f"its class has no field {min(given)!r} any more")
-    _fill(shape, given, own, name)
+    given, own = _fitted(shape, state[0] or {}, state[-1] or {}, name)
     if shape.has_dict:
         _set(made, "__dict__", given)
     for field, part in own.items():
         shape.slots[field].__set__(made, part)
+    if kind == MODEL:
+        _set_assigned(made, set(state[1]))
+        _set_extra(made, state[2])
+        _set_private(made, state[3])
     return made
 
 
-def _fill(shape: Shape, given: dict[str, Any], own: dict[str, Any], name: str) -> None:
-    """Give fields that the class has gained their defaults."""
+def _fitted(
+    shape: Shape, given: dict[str, Any], own: dict[str, Any], name: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The stored `__dict__` and slots as the class has its places now, with defaults for fields that it has gained."""
+    # Where a class took slots, or gave them up, since, each field goes where it has its place now.
+    if shape.slots or own:
+        for field in given.keys() & shape.slots.keys():
+            own[field] = given.pop(field)
+        for field in own.keys() - shape.slots.keys():
+            given[field] = own.pop(field)
+    if given and not shape.has_dict:
+        raise misfit(name, f"its class has no field {min(given)!r} any more")
     for field, (default, make) in shape.defaults.items():
         if field not in given and field not in own:
             (own if field in shape.slots else given)[field] = default if make is None else make()
     if not shape.required <= given.keys():
         field = min(shape.required - given.keys())
         raise misfit(name, f"its class has gained the field {field!r}, which has no default")
+    return given, own
 
 
 def _member(cls: Any, state: list[Any], name: str) -> Any:

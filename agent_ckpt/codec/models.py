@@ -45,12 +45,8 @@ def fill_model(cls: Any, given: Any, label: str) -> Any:
         for name, attribute in (cls.__private_attributes__ or {}).items()
         if _has_default(attribute)
     }
-    state: dict[str, Any] = {
-        "__pydantic_fields_set__": {*fields, *(extra or ())},
-        "__pydantic_extra__": extra,
-        "__pydantic_private__": private if cls.__private_attributes__ else None,
-    }
-    return kinds.put_together(cls, kinds.FIELDS, [fields, state], label)
+    state = [fields, [*fields, *(extra or ())], extra, private if cls.__private_attributes__ else None, None]
+    return kinds.put_together(cls, kinds.MODEL, state, label)
 
 
 def _has_default(attribute: Any) -> bool:

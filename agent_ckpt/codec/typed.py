@@ -13,7 +13,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from agent_ckpt.codec import generics, kinds, messages, numeric, registry, stdlib
 from agent_ckpt.codec.foreign import ForeignReader
 from agent_ckpt.codec.frameworks import is_framework
-from agent_ckpt.codec.gate import Unresolved, UnresolvedError
+from agent_ckpt.codec.gate import Gate, Unresolved, UnresolvedError
 from agent_ckpt.codec.reader import Reader
 
 BIG_INT = 1
@@ -47,6 +47,10 @@ FOREIGN = 15
 
 class TypedReader(Reader):
     """Reads what `encoder.Encoder` wrote."""
+
+    def __init__(self, gate: Gate) -> None:
+        super().__init__(gate)
+        self._classes: dict[tuple[str, str], type] = {}
 
     def part(self, code: int, data: bytes) -> Any:
         """The value of one extension."""
@@ -94,7 +98,11 @@ class TypedReader(Reader):
         inside = self.inner(data)
         if code == OBJECT:
             module, qualname, arguments, kind, *state = inside
-            cls = generics.class_of([module, qualname, arguments], self.gate, framework=is_framework(str(module)))
+            cls = self._classes.get((module, qualname)) if arguments is None else None
+            if cls is None:
+                cls = generics.class_of([module, qualname, arguments], self.gate, framework=is_framework(str(module)))
+                if arguments is None:
+                    self._classes[(module, qualname)] = cls
             return kinds.put_together(cls, kind, state, generics.label_of(module, qualname))
         name, payload = inside
         return self._by_codec(name, payload)

@@ -200,7 +200,7 @@ class ValueCodec:
         if codec == frame.MESSAGE:
             return messages.decode(payloads)
         if codec == frame.TYPED:
-            return [TypedReader(self._gate).read(payload) for payload in payloads]
+            return list(map(TypedReader(self._gate).read, payloads))
         if codec == frame.SERDE:
             return [self._loads(*unpack(payload)) for payload in payloads]
         raise DecodeError(f"codec {codec} is not a value's")
