@@ -35,6 +35,9 @@ CLASSES: tuple[type[BaseModel], ...] = (
 
 NUMBERS: dict[type, int] = {cls: number for number, cls in enumerate(CLASSES)}
 
+STRETCH = 64
+"""How many messages of a run are compared at once."""
+
 _FIELDS: tuple[int, ...] = tuple(len(cls.model_fields) for cls in CLASSES)
 _ALLOWS_EXTRA: tuple[bool, ...] = tuple(cls.model_config.get("extra") == "allow" for cls in CLASSES)
 _new = object.__new__
@@ -117,54 +120,54 @@ def templates(parts: list[bytes]) -> list[Template]:
 
 
 class Run:
-    """A run of messages as they were packed last: tells whether they are the same, in one call of msgpack.
+    """A run of messages as they were packed last: tells how many of them are the same still.
 
     It is exact: the packed fields are compared byte for byte, and types, set fields, extras and
-    private attributes besides.
+    private attributes besides. It works stretch by stretch: what is packed to compare then stays in
+    the processor's cache, where one pass over a megabyte fetches fresh pages from the system.
     """
 
-    __slots__ = ("_assigned", "_fields", "_types")
+    __slots__ = ("_stretches",)
 
-    def __init__(self, types: list[type], assigned: list[frozenset[str]], fields: bytes) -> None:
-        self._types = types
-        self._assigned = assigned
-        self._fields = fields
-
-    def __len__(self) -> int:
-        return len(self._types)
+    def __init__(self, stretches: list[tuple[list[type], list[frozenset[str]], bytes]]) -> None:
+        self._stretches = stretches
 
     @classmethod
-    def of(cls, values: list[Any]) -> Run | None:
-        """The run of these messages, or None when not all of them are plain messages."""
-        if not values or not all(type(value) in NUMBERS for value in values) or not _is_plain(values):
-            return None
-        try:
-            fields = pack([value.__dict__ for value in values])
-        except PackError:
-            return None
-        assigned = [frozenset(value.__pydantic_fields_set__) for value in values]
-        return cls(list(map(type, values)), assigned, fields[_head_size(len(values)) :])
+    def of(cls, values: list[Any], before: Run | None = None, known: int = 0) -> Run | None:
+        """The run of these messages, or None when not all of them are plain messages.
 
-    def followed_by(self, values: list[Any]) -> Run | None:
-        """The run of these messages after the ones of this run."""
-        more = Run.of(values)
-        if more is None:
-            return None
-        return Run(self._types + more._types, self._assigned + more._assigned, self._fields + more._fields)
+        Args:
+            values: the messages.
+            before, known: a run, and how many of its messages these ones start with.
+        """
+        stretches = before._stretches[: known // STRETCH] if before is not None else []
+        for at in range(len(stretches) * STRETCH, len(values), STRETCH):
+            part = values[at : at + STRETCH]
+            types = list(map(type, part))
+            if not NUMBERS.keys() >= set(types) or not _is_plain(part):
+                return None
+            try:
+                fields = pack([value.__dict__ for value in part])
+            except PackError:
+                return None
+            stretches.append((types, [frozenset(value.__pydantic_fields_set__) for value in part], fields))
+        return cls(stretches) if stretches else None
 
-    def starts(self, values: list[Any]) -> bool:
-        """Whether a list starts with just these messages."""
-        size = len(self._types)
-        head = values if len(values) == size else values[:size]
-        if list(map(type, head)) != self._types or not _is_plain(head):
-            return False
-        try:
-            packed = pack([value.__dict__ for value in head])
-        except PackError:
-            return False
-        if len(packed) != _head_size(size) + len(self._fields) or not packed.endswith(self._fields):
-            return False
-        return [value.__pydantic_fields_set__ for value in head] == self._assigned
+    def same(self, values: list[Any]) -> int:
+        """How many leading messages of a list are the ones of this run, in whole stretches."""
+        at = 0
+        for types, assigned, fields in self._stretches:
+            part = values[at : at + len(types)]
+            if list(map(type, part)) != types or not _is_plain(part):
+                return at
+            try:
+                packed = pack([value.__dict__ for value in part])
+            except PackError:
+                return at
+            if packed != fields or [value.__pydantic_fields_set__ for value in part] != assigned:
+                return at
+            at += len(types)
+        return at
 
 
 def _is_plain(values: list[Any]) -> bool:
@@ -172,11 +175,6 @@ def _is_plain(values: list[Any]) -> bool:
     extras = [value.__pydantic_extra__ for value in values]
     privates = [value.__pydantic_private__ for value in values]
     return not any(extras) and privates.count(None) == len(values)
-
-
-def _head_size(size: int) -> int:
-    """How many bytes msgpack puts before the items of a list of this size."""
-    return 1 if size < 16 else 3 if size < 1 << 16 else 5
 
 
 def _fill(cls: type[BaseModel], fields: dict[str, Any]) -> None:
