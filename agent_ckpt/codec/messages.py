@@ -8,13 +8,16 @@ anything but exact msgpack values, or private attributes, is left to the generic
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import repeat
+from operator import setitem
 from typing import Any
 
 from langchain_core import messages as lc
 from pydantic import BaseModel
 
-from agent_ckpt.codec.pack import PackError, pack, unpack, unpack_joined
+from agent_ckpt.codec.pack import PackError, pack, unpack_joined
 
 CLASSES: tuple[type[BaseModel], ...] = (
     lc.HumanMessage,
@@ -36,7 +39,7 @@ CLASSES: tuple[type[BaseModel], ...] = (
 NUMBERS: dict[type, int] = {cls: number for number, cls in enumerate(CLASSES)}
 
 STRETCH = 64
-"""How many messages of a run are compared at once."""
+"""How many messages are compared, or copied, at once."""
 
 _FIELDS: tuple[int, ...] = tuple(len(cls.model_fields) for cls in CLASSES)
 _ALLOWS_EXTRA: tuple[bool, ...] = tuple(cls.model_config.get("extra") == "allow" for cls in CLASSES)
@@ -70,10 +73,11 @@ def decode(parts: list[bytes]) -> list[Any]:
     Raises:
         ValueError, TypeError, IndexError: when the bytes are no packed messages.
     """
-    return [_build(*unpacked) for unpacked in unpack_joined(parts)]
+    return [build(*unpacked) for unpacked in unpack_joined(parts)]
 
 
-def _build(number: int, fields: dict[str, Any], assigned: Iterable[str], extra: dict[str, Any] | None = None) -> Any:
+def build(number: int, fields: dict[str, Any], assigned: Iterable[str], extra: dict[str, Any] | None = None) -> Any:
+    """The message of a class's number, made without its constructor."""
     cls = CLASSES[number]
     message = _new(cls)
     if len(fields) != _FIELDS[number]:
@@ -86,37 +90,66 @@ def _build(number: int, fields: dict[str, Any], assigned: Iterable[str], extra: 
 
 
 class Template:
-    """A message unpacked once, to make equal fresh ones from: a third of the cost of unpacking.
+    """A stretch of messages unpacked once, to make equal fresh ones from: a third of the cost of unpacking.
 
-    Every container is copied for each; what is shared is immutable.
+    Every container is copied for each; what is shared is immutable. It is written as passes over the
+    whole stretch, since a call of C for 64 messages costs what ten lines of Python cost for one.
     """
 
-    __slots__ = ("_assigned", "_containers", "_extra", "_fields", "_number")
+    __slots__ = ("_assigned", "_classes", "_dicts", "_keys", "_lists", "_parents")
 
-    def __init__(
-        self, number: int, fields: dict[str, Any], assigned: list[str], extra: dict[str, Any] | None = None
-    ) -> None:
-        self._number = number
-        self._fields = fields
-        self._assigned = frozenset(assigned)
-        # Packed, since unpacking copies nested containers faster than Python code does.
-        self._extra = pack(extra) if extra is not None else None
-        self._containers = pack({key: value for key, value in fields.items() if type(value) in (dict, list)})
+    def __init__(self, unpacked: list[list[Any]]) -> None:
+        """
+        Args:
+            unpacked: the packed lists of the messages, which are taken over.
+        """
+        self._classes = [CLASSES[parts[0]] for parts in unpacked]
+        self._assigned = [frozenset(parts[2]) for parts in unpacked]
+        roots: list[Any] = [parts[1] for parts in unpacked]
+        roots += [parts[3] if len(parts) > 3 else {} for parts in unpacked]
+        # Fields first and then extras, so that the first copies are those of the messages themselves.
+        inner = [each for root in roots for each in _inside(root)]
+        self._dicts: list[dict[str, Any]] = roots + [value for _, _, value in inner if type(value) is dict]
+        self._lists: list[list[Any]] = [value for _, _, value in inner if type(value) is list]
+        places = {id(each): at for at, each in enumerate([*self._dicts, *self._lists])}
+        inner.sort(key=lambda each: places[id(each[2])])
+        self._keys = [key for _, key, _ in inner]
+        self._parents = [places[id(parent)] for parent, _, _ in inner]
 
-    def make(self) -> Any:
-        """A fresh message."""
-        fields = self._fields.copy()
-        fields.update(unpack(self._containers))
-        return _build(self._number, fields, self._assigned, None if self._extra is None else unpack(self._extra))
+    def make(self) -> list[Any]:
+        """Fresh messages."""
+        size = len(self._classes)
+        copies: list[Any] = [*map(dict.copy, self._dicts), *map(list.copy, self._lists)]
+        _exhaust(map(setitem, map(copies.__getitem__, self._parents), self._keys, copies[2 * size :]))
+        made = list(map(_new, self._classes))
+        _exhaust(map(_set, made, repeat("__dict__"), copies[:size]))
+        _exhaust(map(_set_assigned, made, map(set, self._assigned)))
+        _exhaust(map(_set_extra, made, copies[size : 2 * size]))
+        _exhaust(map(_set_private, made, repeat(None)))
+        return made
 
 
-def templates(parts: list[bytes]) -> list[Template]:
-    """Templates of packed messages.
+def _inside(parent: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """Every container inside one, at any depth: what holds it, at which key or place, and itself."""
+    for key, value in parent.items() if type(parent) is dict else enumerate(parent):
+        if type(value) in (dict, list):
+            yield parent, key, value
+            yield from _inside(value)
+
+
+_exhaust = deque[Any](maxlen=0).extend
+"""Drives an iterator to its end, at the speed of C."""
+
+
+def template(parts: list[bytes]) -> Template | None:
+    """The template of packed messages; None where some must be built one by one (`build`).
 
     Raises:
         ValueError, TypeError, IndexError: when the bytes are no packed messages.
     """
-    return [Template(*unpacked) for unpacked in unpack_joined(parts)]
+    unpacked = unpack_joined(parts)
+    usual = all(len(parts[1]) == _FIELDS[parts[0]] and _ALLOWS_EXTRA[parts[0]] for parts in unpacked)
+    return Template(unpacked) if usual else None
 
 
 class Run:
