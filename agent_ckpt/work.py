@@ -20,9 +20,7 @@ from langgraph.checkpoint.base import (
 from agent_ckpt.carrier import Carrier, checkpoint_id_of, config_for, namespace_of, place_of, thread_id_of
 from agent_ckpt.codec.values import ValueCodec
 from agent_ckpt.core import delta, manage, read
-from agent_ckpt.core import prune as pruning
 from agent_ckpt.core import put as putting
-from agent_ckpt.core import verify as verifying
 from agent_ckpt.core import writes as writing
 from agent_ckpt.core.hot import HotCache, HotThread
 from agent_ckpt.core.put import ReplanError, Written
@@ -310,6 +308,8 @@ def delete_thread(store: Store, thread: Thread) -> Steps[None]:
 
 
 def delete_for_runs(store: Store, run_ids: Sequence[str]) -> Steps[None]:
+    from agent_ckpt.core import prune as pruning  # here, since a program that only runs its agents never needs it
+
     _no_single_text(run_ids, "run_ids")
     names = [str(run_id) for run_id in run_ids]
     if not names:
@@ -329,6 +329,8 @@ def copy_thread(store: Store, source: Thread, target: Thread) -> Steps[None]:
 
 
 def prune(store: Store, thread_ids: Sequence[Thread], strategy: str) -> Steps[None]:
+    from agent_ckpt.core import prune as pruning  # as for delete_for_runs
+
     _no_single_text(thread_ids, "thread_ids")
     names = [thread_id_of(thread) for thread in thread_ids]
     if strategy not in ("keep_latest", "delete", "delete_all"):
@@ -343,6 +345,8 @@ def prune(store: Store, thread_ids: Sequence[Thread], strategy: str) -> Steps[No
 
 
 def verify(store: Store) -> Steps[VerifyReport]:
+    from agent_ckpt.core import verify as verifying  # as for delete_for_runs
+
     thread_ids, findings = yield Call(verifying.verify_file)
     checked = [VerifyReport(0, 0, 0, 0, tuple(findings))]
     for thread_id in thread_ids:
