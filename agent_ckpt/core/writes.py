@@ -11,7 +11,7 @@ from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import frame, ids, rows, tree
 from agent_ckpt.core.assemble import assemble
 from agent_ckpt.core.put import Target, Written, new_thread
-from agent_ckpt.core.rows import damaged, next_sequence, thread_row, writes_row
+from agent_ckpt.core.rows import damaged, following, next_sequence, thread_row, writes_row
 from agent_ckpt.core.session import Session, conflict, owns
 from agent_ckpt.model import Place, Ref, TaskWrites, ThreadRow, WritesRow
 
@@ -65,7 +65,10 @@ def put_writes(plan: WritesPlan) -> Program[Written]:
         raise conflict(row, plan.session, place.checkpoint_id, "put_writes")
     plan.target.check(row)
     raises_revision = plan.session is not None or _at_the_front(state, key)
-    sequence = yield from next_sequence(place, row)
+    if row is not None and state is not None and raises_revision:
+        sequence = following(place, row, state[10])
+    else:
+        sequence = yield from next_sequence(place, row)
     if row is None:
         row = yield from new_thread(place.thread_id, plan.target.secret, sequence)
     space = state[6] if state is not None else None
