@@ -29,9 +29,11 @@ if TYPE_CHECKING:
         UsageError,
         ValueNotStorableError,
     )
-    from agent_ckpt.model import Finding, ThreadInfo, VerifyReport
+    from agent_ckpt.leases import Lease
+    from agent_ckpt.model import Finding, LeaseInfo, ThreadInfo, VerifyReport
     from agent_ckpt.options import Options
     from agent_ckpt.saver import AgentSaver
+    from agent_ckpt.turns import Turn
 
     __version__: str
 
@@ -39,6 +41,9 @@ _HOMES = {
     "AgentSaver": "saver",
     "Options": "options",
     "Finding": "model",
+    "Lease": "leases",
+    "LeaseInfo": "model",
+    "Turn": "turns",
     "ThreadInfo": "model",
     "VerifyReport": "model",
     "BusyError": "errors",
@@ -64,11 +69,14 @@ __all__ = [
     "DiskFullError",
     "Finding",
     "FormatError",
+    "Lease",
+    "LeaseInfo",
     "Options",
     "PoisonedError",
     "ReadOnlyError",
     "ThreadConflictError",
     "ThreadInfo",
+    "Turn",
     "UnavailableError",
     "UsageError",
     "ValueNotStorableError",

@@ -21,6 +21,7 @@ from agent_ckpt.carrier import config_for, run_id_of
 from agent_ckpt.codec import expand, frame, tree
 from agent_ckpt.codec.plan import RUN_FROM, Planner
 from agent_ckpt.codec.values import DecodeError, ValueCodec
+from agent_ckpt.core.flight import Rules
 from agent_ckpt.core.hot import HotThread, path_of
 from agent_ckpt.core.put import KEEP, PutPlan, Target, Written
 from agent_ckpt.core.read import Found
@@ -37,12 +38,13 @@ _SECRET_SIZE = 16
 class Planning:
     """Makes the plan of one write for the thread as it is known in memory."""
 
-    def __init__(self, codec: ValueCodec, hot: HotThread | None, compression: str) -> None:
+    def __init__(self, codec: ValueCodec, hot: HotThread | None, compression: str, rules: Rules) -> None:
         self.hot = hot if hot is not None else HotThread(0, 0, os.urandom(_SECRET_SIZE))
         # Before the first look: what another write adds meanwhile must not count as known here.
         self._known = self.hot.count
         self._codec = codec
         self._compression = compression
+        self._rules = rules
         self._ns, self._checkpoint_id = "", ""
         self._planner = Planner(
             codec,
@@ -102,6 +104,7 @@ class Planning:
             self._framed([plan for _, _, plan in channels]),
             self._compression,
             session,
+            self._rules,
         )
 
     def writes(
@@ -134,6 +137,7 @@ class Planning:
             self._framed([plan for _, _, plan in planned]),
             self._compression,
             session,
+            self._rules,
         )
 
     def remember(self, written: Written) -> None:

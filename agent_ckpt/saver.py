@@ -23,14 +23,17 @@ from agent_ckpt import work
 from agent_ckpt.carrier import Carrier
 from agent_ckpt.core.hot import HotCache
 from agent_ckpt.errors import UsageError
+from agent_ckpt.leases import LeaseOps
+from agent_ckpt.runs import Runs
 from agent_ckpt.sqlite import SqliteBackend
 from agent_ckpt.thread_ops import ThreadOps
+from agent_ckpt.turns import TurnOps
 from agent_ckpt.work import OnDamage
 
 _URL_VARIABLE = "AGENT_CKPT_URL"
 
 
-class AgentSaver(ThreadOps, BaseCheckpointSaver[Any]):
+class AgentSaver(ThreadOps, LeaseOps, TurnOps, BaseCheckpointSaver[Any]):
     """A LangGraph checkpointer on one SQLite file in WAL mode, for sync and async use.
 
     One object serves every OS thread and every event loop; it may be built at import time or
@@ -57,6 +60,7 @@ class AgentSaver(ThreadOps, BaseCheckpointSaver[Any]):
         self._backend = SqliteBackend(target, self._options)
         self._hot = HotCache(self._options.cache_bytes)
         self._carrier = Carrier(id(self._backend))
+        self._runs = Runs(self._backend.board, self._options.busy_ttl_s)
 
     @classmethod
     def from_conn_string(cls, conn_string: str | os.PathLike[str], **options: Any) -> AgentSaver:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import gc
 import logging
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,19 +17,21 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
-from agent_ckpt.carrier import Carrier, checkpoint_id_of, config_for, namespace_of, place_of, thread_id_of
+from agent_ckpt import runs
+from agent_ckpt.carrier import Carrier, checkpoint_id_of, config_for, is_a_run, namespace_of, place_of, thread_id_of
 from agent_ckpt.codec.values import ValueCodec
-from agent_ckpt.core import delta, manage, read
+from agent_ckpt.core import delta, flight, manage, read
 from agent_ckpt.core import put as putting
 from agent_ckpt.core import writes as writing
 from agent_ckpt.core.hot import HotCache, HotThread
 from agent_ckpt.core.put import ReplanError, Written
-from agent_ckpt.core.session import Session
+from agent_ckpt.core.session import Session, busy, overtaken
 from agent_ckpt.errors import CorruptionError, ThreadConflictError, UnavailableError, UsageError
 from agent_ckpt.filters import matches
-from agent_ckpt.model import Body, ThreadInfo, VerifyReport
+from agent_ckpt.model import Body, Place, ThreadInfo, VerifyReport
 from agent_ckpt.options import Options
 from agent_ckpt.planning import Planning, Reading
+from agent_ckpt.runs import Runs
 from agent_ckpt.steps import Call, Steps
 
 log = logging.getLogger("agent_ckpt")
@@ -38,7 +40,6 @@ Thread = Any
 """A thread_id (str, int or UUID) or a config that holds one."""
 OnDamage = Literal["raise", "skip"]
 
-_SESSION_ID_SIZE = 8
 _PLANS_AT_MOST = 16
 
 
@@ -49,7 +50,13 @@ class Store:
     codec: ValueCodec
     hot: HotCache
     carrier: Carrier
+    runs: Runs
     options: Options
+
+    def rules(self, thread_id: str, session: Session | None) -> flight.Rules:
+        """What decides whether a write of a thread is let through."""
+        lease = session.lease if session is not None and session.lease is not None else self.carrier.lease_of(thread_id)
+        return self.runs.rules(self.options.on_busy == "reject", lease.id if lease is not None else None)
 
 
 def touch() -> Steps[None]:
@@ -66,7 +73,11 @@ def get_tuple(store: Store, config: RunnableConfig) -> Steps[CheckpointTuple | N
     restored: read.Restored = yield Call(lambda: read.get_tuple(place, store.hot.of))
     if session is None:
         base = restored.thread.revision if restored.thread is not None else 0
-        session = store.carrier.begin(config, str(place.thread_id), base, os.urandom(_SESSION_ID_SIZE))
+        session = store.carrier.begin(config, str(place.thread_id), base, store.runs.fresh_id())
+        loop = runs.loop_around() if is_a_run(config) else None
+        if loop is not None:
+            restored = yield from _let_in(store, place, restored, session)
+            store.runs.begin(session, loop)
     store.carrier.plant(config, session)
     if restored.found is None or restored.thread is None:
         return None
@@ -75,6 +86,49 @@ def get_tuple(store: Store, config: RunnableConfig) -> Steps[CheckpointTuple | N
     reading.learn(restored.found, hot)
     store.hot.keep(place.thread_id, hot)
     return reading.checkpoint_tuple(restored.found, session)
+
+
+def _let_in(store: Store, place: Place, restored: read.Restored, session: Session) -> Steps[read.Restored]:
+    """Refuse a run on a thread that another run is still at work on, before any node of it runs.
+
+    Returns:
+        What was restored; anew where the thread was taken from a run in flight.
+    """
+    left, row = store.carrier.last_begun(session.thread_id), restored.thread
+    if store.runs.give_way(left, session, session.outer) and left is not None:
+        left.refused = left.refused or overtaken(left)
+        return (yield from _take_over(store, place, left.id, session))
+    if store.options.on_busy == "reject":
+        ahead = store.runs.about_to_write(session)
+        if ahead is not None and session.outer is None and (row is None or row.revision == session.base):
+            raise busy(session.base, session, ahead, session.thread_id, None, "the run was")
+    rules = store.rules(session.thread_id, session)
+    runs_on = row.session if row is not None and row.session is not None and store.runs.life(row.session) else None
+    if runs_on is None and restored.lease is None and rules.lease is None:
+        return restored
+    look = partial(flight.look, place.thread_id, session, store.runs.rules(True, rules.lease), "the run was")
+    if (yield Call(look)) is None:
+        return restored
+    # A stream that nobody holds any more may only wait for the cyclic collector.
+    gc.collect()
+    refused: ThreadConflictError | None = yield Call(look)
+    if refused is None:
+        return (yield from _restore_again(store, place, session))
+    if store.options.on_busy == "reject" or session.outer is not None or refused.reason != "busy" or runs_on is None:
+        raise refused
+    return (yield from _take_over(store, place, runs_on, session))
+
+
+def _take_over(store: Store, place: Place, held_by: bytes, session: Session) -> Steps[read.Restored]:
+    """Make a session that has restored a thread its owner in place of a run, which is refused from now on."""
+    yield Call(partial(flight.claim, place.thread_id, held_by, session.id), write=True)
+    return (yield from _restore_again(store, place, session))
+
+
+def _restore_again(store: Store, place: Place, session: Session) -> Steps[read.Restored]:
+    restored: read.Restored = yield Call(lambda: read.get_tuple(place, store.hot.of))
+    session.base = restored.thread.revision if restored.thread is not None else 0
+    return restored
 
 
 # Storing
@@ -135,12 +189,17 @@ def _writing_session(store: Store, config: RunnableConfig) -> Session | None:
 
 def _write(store: Store, thread_id: str, session: Session | None, plan: Callable[[Planning], Any]) -> Steps[None]:
     """Plan with what is known of the thread, write, and remember; plan again if that was outdated."""
+    if session is None or not session.wrote:
+        outer = session.outer if session is not None else store.carrier.outer(thread_id)
+        store.runs.give_way(store.carrier.last_begun(thread_id), session, outer)
+    if session is not None:
+        runs.writes(session)
     hot = store.hot.find(thread_id)
     if hot is None:
         row = yield Call(lambda: manage.find_thread(thread_id))
         hot = store.hot.of(thread_id, row) if row is not None else None
     for _ in range(_PLANS_AT_MOST):
-        planning = Planning(store.codec, hot, store.options.compression)
+        planning = Planning(store.codec, hot, store.options.compression, store.rules(thread_id, session))
         factory = plan(planning)
         try:
             written: Written = yield Call(factory, write=True)

@@ -66,7 +66,7 @@ def delete_for_runs(run_ids: list[str], delta_channels: DeltaChannels, compressi
         yield Statement("drop_writes_of_run", (run,))
         yield Statement("drop_checkpoints_of_run", (run,))
     for thread_id in sorted(touched):
-        yield from _settle(thread_id)
+        yield from settle(thread_id)
     return sorted(touched)
 
 
@@ -87,7 +87,7 @@ def _prepare_children(
             yield from _remember_ancestors(space, row, delta_channels, compression)
 
 
-def _settle(thread_id: str) -> Program[None]:
+def settle(thread_id: str) -> Program[None]:
     """After a thread lost rows: raise its revision, drop what nothing refers to any more."""
     thread = yield from find_thread(thread_id)
     if thread is None:

@@ -55,6 +55,22 @@ CREATE TABLE blobs (
     frame BLOB NOT NULL
 ) STRICT;
 CREATE INDEX blobs_digest ON blobs (digest);
+CREATE TABLE leases (
+    thread_id TEXT PRIMARY KEY,
+    fence INTEGER NOT NULL,
+    holder BLOB NOT NULL,
+    label TEXT NOT NULL,
+    turn INTEGER NOT NULL,
+    since REAL NOT NULL,
+    expires REAL NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE waiters (
+    place INTEGER PRIMARY KEY,
+    thread_id TEXT NOT NULL,
+    holder BLOB NOT NULL,
+    expires REAL NOT NULL
+) STRICT;
+CREATE INDEX waiters_thread ON waiters (thread_id);
 INSERT INTO store (one, store_id, sequence) VALUES (1, randomblob(16), 0);
 
 -- name: store_row
@@ -73,8 +89,10 @@ UPDATE store SET sequence = sequence + ?1 WHERE one = 1 RETURNING sequence;
 -- The last column is the commit sequence given out last. The put takes the next one with its revision (take_sequence).
 SELECT t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.space, h.id, h.seq,
        e.seq, e.parent, e.run, e.frame, p.seq, p.parent, p.run, CASE WHEN ?5 THEN p.frame END,
+       l.fence, l.holder, l.label, l.turn, l.since, l.expires,
        (SELECT sequence FROM store)
 FROM threads t
+LEFT JOIN leases l ON l.thread_id = ?1
 LEFT JOIN spaces s ON s.thread = t.thread AND s.ns = ?2
 LEFT JOIN checkpoints h ON h.seq = (SELECT seq FROM checkpoints WHERE space = s.space ORDER BY seq DESC LIMIT 1)
 LEFT JOIN checkpoints e ON e.space = s.space AND e.id = ?3
@@ -84,8 +102,10 @@ WHERE t.thread_id = ?1;
 -- name: writes_begin
 SELECT t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.space, h.id, e.seq,
        EXISTS (SELECT 1 FROM writes w WHERE w.space = s.space AND w.checkpoint = ?3 AND w.task = ?4),
+       l.fence, l.holder, l.label, l.turn, l.since, l.expires,
        (SELECT sequence FROM store)
 FROM threads t
+LEFT JOIN leases l ON l.thread_id = ?1
 LEFT JOIN spaces s ON s.thread = t.thread AND s.ns = ?2
 LEFT JOIN checkpoints h ON h.seq = (SELECT seq FROM checkpoints WHERE space = s.space ORDER BY seq DESC LIMIT 1)
 LEFT JOIN checkpoints e ON e.space = s.space AND e.id = ?3
@@ -98,6 +118,9 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7);
 -- name: update_thread
 UPDATE threads SET revision = ?2, session = ?3, next_blob = ?4 WHERE thread = ?1;
 
+-- name: claim_thread
+UPDATE threads SET session = ?3 WHERE thread_id = ?1 AND session = ?2;
+
 -- name: update_next_blob
 UPDATE threads SET next_blob = ?2 WHERE thread = ?1;
 
@@ -109,6 +132,49 @@ INSERT INTO checkpoints (seq, space, id, parent, run, frame) VALUES (?1, ?2, ?3,
 
 -- name: insert_writes
 INSERT INTO writes (seq, space, checkpoint, task, run, frame) VALUES (?1, ?2, ?3, ?4, ?5, ?6);
+
+-- name: lease_of_thread
+SELECT fence, holder, label, turn, since, expires FROM leases WHERE thread_id = ?1;
+
+-- name: all_leases
+SELECT thread_id, fence, holder, label, turn, since, expires FROM leases ORDER BY thread_id;
+
+-- name: put_lease
+INSERT INTO leases (thread_id, fence, holder, label, turn, since, expires) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+ON CONFLICT (thread_id) DO UPDATE SET fence = ?2, holder = ?3, label = ?4, turn = ?5, since = ?6, expires = ?7;
+
+-- name: renew_lease
+UPDATE leases SET expires = ?3 WHERE thread_id = ?1 AND holder = ?2 RETURNING fence;
+
+-- name: drop_lease
+DELETE FROM leases WHERE thread_id = ?1 AND holder = ?2;
+
+-- name: break_lease
+DELETE FROM leases WHERE thread_id = ?1 RETURNING fence;
+
+-- name: waiters_of_thread
+SELECT place, holder, expires FROM waiters WHERE thread_id = ?1 ORDER BY place;
+
+-- name: insert_waiter
+INSERT INTO waiters (thread_id, holder, expires) VALUES (?1, ?2, ?3) RETURNING place;
+
+-- name: renew_waiter
+UPDATE waiters SET expires = ?3 WHERE place = ?1 AND holder = ?2 RETURNING place;
+
+-- name: drop_waiter
+DELETE FROM waiters WHERE thread_id = ?1 AND holder = ?2;
+
+-- name: drop_dead_waiters
+DELETE FROM waiters WHERE thread_id = ?1 AND expires < ?2;
+
+-- name: own_thread
+UPDATE threads SET session = ?2 WHERE thread_id = ?1;
+
+-- name: drop_checkpoints_since
+DELETE FROM checkpoints WHERE seq > ?2 AND space IN (SELECT space FROM spaces WHERE thread = ?1);
+
+-- name: drop_writes_since
+DELETE FROM writes WHERE seq > ?2 AND space IN (SELECT space FROM spaces WHERE thread = ?1);
 
 -- name: insert_blob
 INSERT INTO blobs (blob, digest, frame) VALUES (?1, ?2, ?3);
@@ -128,16 +194,20 @@ CROSS JOIN blobs b ON b.blob = ?1 + wanted.value;
 
 -- name: head_of_space
 SELECT t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.space,
-       c.seq, c.id, c.parent, c.run, c.frame, c.history
+       c.seq, c.id, c.parent, c.run, c.frame, c.history,
+       l.fence, l.holder, l.label, l.turn, l.since, l.expires
 FROM threads t
+LEFT JOIN leases l ON l.thread_id = ?1
 LEFT JOIN spaces s ON s.thread = t.thread AND s.ns = ?2
 LEFT JOIN checkpoints c ON c.seq = (SELECT seq FROM checkpoints WHERE space = s.space ORDER BY seq DESC LIMIT 1)
 WHERE t.thread_id = ?1;
 
 -- name: checkpoint_by_id
 SELECT t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.space,
-       c.seq, c.id, c.parent, c.run, c.frame, c.history
+       c.seq, c.id, c.parent, c.run, c.frame, c.history,
+       l.fence, l.holder, l.label, l.turn, l.since, l.expires
 FROM threads t
+LEFT JOIN leases l ON l.thread_id = ?1
 LEFT JOIN spaces s ON s.thread = t.thread AND s.ns = ?2
 LEFT JOIN checkpoints c ON c.space = s.space AND c.id = ?3
 WHERE t.thread_id = ?1;
