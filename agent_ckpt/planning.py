@@ -40,6 +40,7 @@ class Planning:
 
     def __init__(self, codec: ValueCodec, hot: HotThread | None, compression: str, rules: Rules) -> None:
         self.hot = hot if hot is not None else HotThread(0, 0, os.urandom(_SECRET_SIZE))
+        self.hot.learn()
         # Before the first look: what another write adds meanwhile must not count as known here.
         self._known = self.hot.count
         self._codec = codec

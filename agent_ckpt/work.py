@@ -83,7 +83,7 @@ def get_tuple(store: Store, config: RunnableConfig) -> Steps[CheckpointTuple | N
         return None
     reading = Reading(store.codec)
     hot = store.hot.of(place.thread_id, restored.thread)
-    reading.learn(restored.found, hot)
+    hot.learn_later(partial(reading.learn, restored.found, hot))
     store.hot.keep(place.thread_id, hot)
     return reading.checkpoint_tuple(restored.found, session)
 

@@ -9,7 +9,7 @@ anything but exact msgpack values, or private attributes, is left to the generic
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from operator import setitem
 from typing import Any
@@ -73,7 +73,42 @@ def decode(parts: list[bytes]) -> list[Any]:
     Raises:
         ValueError, TypeError, IndexError: when the bytes are no packed messages.
     """
-    return [build(*unpacked) for unpacked in unpack_joined(parts)]
+    unpacked = unpack_joined(parts)
+    if not all(map(_is_usual, unpacked)):
+        return [build(*each) for each in unpacked]
+    classes, fields, assigned = [], [], []
+    for number, values, names in unpacked:
+        classes.append(CLASSES[number])
+        fields.append(values)
+        assigned.append(names)
+    return _made(classes, fields, assigned, [{} for _ in unpacked])
+
+
+def _is_usual(unpacked: list[Any]) -> bool:
+    """Whether a message has all fields of its class and no extras, though it may have them."""
+    return len(unpacked) == 3 and len(unpacked[1]) == _FIELDS[unpacked[0]] and _ALLOWS_EXTRA[unpacked[0]]
+
+
+def _made(
+    classes: list[type[BaseModel]],
+    fields: list[dict[str, Any]],
+    assigned: Sequence[Iterable[str]],
+    extras: list[dict[str, Any]],
+) -> list[Any]:
+    """Messages made without their constructors, by a pass for each of their parts.
+
+    A call of C for many messages costs what ten lines of Python cost for one.
+    """
+    made = list(map(_new, classes))
+    _exhaust(map(_set, made, repeat("__dict__"), fields))
+    _exhaust(map(_set_assigned, made, map(set, assigned)))
+    _exhaust(map(_set_extra, made, extras))
+    _exhaust(map(_set_private, made, repeat(None)))
+    return made
+
+
+_exhaust = deque[Any](maxlen=0).extend
+"""Drives an iterator to its end, at the speed of C."""
 
 
 def build(number: int, fields: dict[str, Any], assigned: Iterable[str], extra: dict[str, Any] | None = None) -> Any:
@@ -92,8 +127,7 @@ def build(number: int, fields: dict[str, Any], assigned: Iterable[str], extra: d
 class Template:
     """A stretch of messages unpacked once, to make equal fresh ones from: a third of the cost of unpacking.
 
-    Every container is copied for each; what is shared is immutable. It is written as passes over the
-    whole stretch, since a call of C for 64 messages costs what ten lines of Python cost for one.
+    Every container is copied for each; what is shared is immutable.
     """
 
     __slots__ = ("_assigned", "_classes", "_dicts", "_keys", "_lists", "_parents")
@@ -106,7 +140,7 @@ class Template:
         self._classes = [CLASSES[parts[0]] for parts in unpacked]
         self._assigned = [frozenset(parts[2]) for parts in unpacked]
         roots: list[Any] = [parts[1] for parts in unpacked]
-        roots += [parts[3] if len(parts) > 3 else {} for parts in unpacked]
+        roots += [{} for _ in unpacked]
         # Fields first and then extras, so that the first copies are those of the messages themselves.
         inner = [each for root in roots for each in _inside(root)]
         self._dicts: list[dict[str, Any]] = roots + [value for _, _, value in inner if type(value) is dict]
@@ -121,12 +155,7 @@ class Template:
         size = len(self._classes)
         copies: list[Any] = [*map(dict.copy, self._dicts), *map(list.copy, self._lists)]
         _exhaust(map(setitem, map(copies.__getitem__, self._parents), self._keys, copies[2 * size :]))
-        made = list(map(_new, self._classes))
-        _exhaust(map(_set, made, repeat("__dict__"), copies[:size]))
-        _exhaust(map(_set_assigned, made, map(set, self._assigned)))
-        _exhaust(map(_set_extra, made, copies[size : 2 * size]))
-        _exhaust(map(_set_private, made, repeat(None)))
-        return made
+        return _made(self._classes, copies[:size], self._assigned, copies[size : 2 * size])
 
 
 def _inside(parent: Any) -> Iterator[tuple[Any, Any, Any]]:
@@ -137,10 +166,6 @@ def _inside(parent: Any) -> Iterator[tuple[Any, Any, Any]]:
             yield from _inside(value)
 
 
-_exhaust = deque[Any](maxlen=0).extend
-"""Drives an iterator to its end, at the speed of C."""
-
-
 def template(parts: list[bytes]) -> Template | None:
     """The template of packed messages; None where some must be built one by one (`build`).
 
@@ -148,8 +173,7 @@ def template(parts: list[bytes]) -> Template | None:
         ValueError, TypeError, IndexError: when the bytes are no packed messages.
     """
     unpacked = unpack_joined(parts)
-    usual = all(len(parts[1]) == _FIELDS[parts[0]] and _ALLOWS_EXTRA[parts[0]] for parts in unpacked)
-    return Template(unpacked) if usual else None
+    return Template(unpacked) if all(map(_is_usual, unpacked)) else None
 
 
 class Run:
