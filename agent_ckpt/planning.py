@@ -74,12 +74,13 @@ class Planning:
         """
         parts: Mapping[str, Any] = checkpoint
         for key in ("channel_values", "channel_versions", "versions_seen"):
-            if parts.get(key) is not None and not isinstance(parts[key], Mapping):
+            part = parts.get(key)
+            if type(part) is not dict and part is not None and not isinstance(part, Mapping):
                 raise UsageError(f"the checkpoint's {key} must be a dict")
         checkpoint_id = checkpoint.get("id")
         if not isinstance(checkpoint_id, str) or not checkpoint_id:
             raise UsageError("the checkpoint has no id")
-        place = at._replace(checkpoint_id=checkpoint_id)
+        place = Place(at.thread_id, at.ns, checkpoint_id)
         self._ns, self._checkpoint_id = place.ns, checkpoint_id
         full = get_checkpoint_metadata(config, metadata)  # type: ignore[arg-type]
         rest = {key: value for key, value in checkpoint.items() if key not in _OWN_KEYS}

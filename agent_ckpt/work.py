@@ -149,7 +149,7 @@ def put(
         return lambda: putting.put(made)
 
     yield from _write(store, str(parent.thread_id), session, plan)
-    return config_for(parent._replace(checkpoint_id=checkpoint["id"]), session)
+    return config_for(Place(parent.thread_id, parent.ns, checkpoint["id"]), session)
 
 
 def put_writes(
