@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from operator import setitem
+from operator import attrgetter, setitem
 from typing import Any
 
 from langchain_core import messages as lc
@@ -43,6 +43,12 @@ STRETCH = 64
 
 _FIELDS: tuple[int, ...] = tuple(len(cls.model_fields) for cls in CLASSES)
 _ALLOWS_EXTRA: tuple[bool, ...] = tuple(cls.model_config.get("extra") == "allow" for cls in CLASSES)
+_MARK = "\x00end of message"
+_PACKED_MARK = pack(_MARK)
+_fields_of = attrgetter("__dict__")
+_assigned_of = attrgetter("__pydantic_fields_set__")
+_extra_of = attrgetter("__pydantic_extra__")
+_private_of = attrgetter("__pydantic_private__")
 _new = object.__new__
 _set = object.__setattr__
 _set_assigned = BaseModel.__pydantic_fields_set__.__set__  # type: ignore[attr-defined]
@@ -65,6 +71,36 @@ def encode(message: Any, number: int) -> bytes | None:
         return pack(packed)
     except PackError:
         return None
+
+
+def encode_all(values: Sequence[Any], prefix: bytes) -> list[bytes] | None:
+    """`encode` for many messages, in one call of msgpack.
+
+    A mark is packed after each message's fields, so that the whole falls apart at the marks. A text
+    like the mark in a message makes more pieces than messages, and is noticed.
+
+    Returns:
+        For each the prefix and its packed bytes, or None when not all of them are plain messages.
+    """
+    size = len(values)
+    numbers = list(map(NUMBERS.get, map(type, values)))
+    if None in numbers or not _is_plain(values):
+        return None
+    marked: list[Any] = [_MARK] * (2 * size)
+    marked[::2] = map(_fields_of, values)
+    try:
+        packed = pack(marked)
+    except PackError:
+        return None
+    pieces = packed[_head_size(2 * size) :].split(_PACKED_MARK)
+    if len(pieces) != size + 1:
+        return None
+    tails: dict[frozenset[str], bytes] = {}
+    assigned = list(map(frozenset, map(_assigned_of, values)))
+    for each in set(assigned):
+        tails[each] = pack(sorted(each))
+    heads = [prefix + b"\x93" + bytes((number,)) for number in range(len(CLASSES))]
+    return [heads[number] + piece + tails[each] for number, piece, each in zip(numbers, pieces, assigned)]  # type: ignore[index]  # noqa: B905
 
 
 def decode(parts: list[bytes]) -> list[Any]:
@@ -204,10 +240,10 @@ class Run:
             if not NUMBERS.keys() >= set(types) or not _is_plain(part):
                 return None
             try:
-                fields = pack([value.__dict__ for value in part])
+                fields = pack(list(map(_fields_of, part)))
             except PackError:
                 return None
-            stretches.append((types, [frozenset(value.__pydantic_fields_set__) for value in part], fields))
+            stretches.append((types, list(map(frozenset, map(_assigned_of, part))), fields))
         return cls(stretches) if stretches else None
 
     def same(self, values: list[Any]) -> int:
@@ -218,20 +254,23 @@ class Run:
             if list(map(type, part)) != types or not _is_plain(part):
                 return at
             try:
-                packed = pack([value.__dict__ for value in part])
+                packed = pack(list(map(_fields_of, part)))
             except PackError:
                 return at
-            if packed != fields or [value.__pydantic_fields_set__ for value in part] != assigned:
+            if packed != fields or list(map(_assigned_of, part)) != assigned:
                 return at
             at += len(types)
         return at
 
 
-def _is_plain(values: list[Any]) -> bool:
+def _is_plain(values: Sequence[Any]) -> bool:
     """Whether no message has extras or private attributes."""
-    extras = [value.__pydantic_extra__ for value in values]
-    privates = [value.__pydantic_private__ for value in values]
-    return not any(extras) and privates.count(None) == len(values)
+    return not any(map(_extra_of, values)) and list(map(_private_of, values)).count(None) == len(values)
+
+
+def _head_size(size: int) -> int:
+    """How many bytes msgpack puts before the items of a list of this size."""
+    return 1 if size < 16 else 3 if size < 1 << 16 else 5
 
 
 def _fill(cls: type[BaseModel], fields: dict[str, Any]) -> None:
