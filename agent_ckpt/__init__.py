@@ -9,7 +9,9 @@ Names are imported when they are first used, so that `agent-ckpt --help` needs n
 
 from __future__ import annotations
 
+import gc
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -130,8 +132,23 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"agent_ckpt.{home}"), name)
+    value = globals()[name] = getattr(_imported(f"agent_ckpt.{home}"), name)
     return value
+
+
+def _imported(name: str) -> ModuleType:
+    """Import a module with Python's cyclic collector held off.
+
+    Nothing that an import makes is garbage, and on top of LangGraph a pass over all that is there takes as long as
+    the import itself.
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return import_module(name)
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def __dir__() -> list[str]:

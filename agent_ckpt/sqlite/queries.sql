@@ -17,6 +17,10 @@ CREATE TABLE threads (
     collected INTEGER NOT NULL,
     secret BLOB NOT NULL
 ) STRICT;
+CREATE TRIGGER take_sequence AFTER UPDATE OF revision ON threads
+BEGIN
+    UPDATE store SET sequence = NEW.revision WHERE sequence < NEW.revision;
+END;
 CREATE TABLE spaces (
     space INTEGER PRIMARY KEY,
     thread INTEGER NOT NULL,
@@ -85,9 +89,11 @@ UPDATE store SET sequence = sequence + 1 WHERE one = 1 RETURNING sequence;
 UPDATE store SET sequence = sequence + ?1 WHERE one = 1 RETURNING sequence;
 
 -- name: put_begin
+-- The last column is the commit sequence given out last. The put takes the next one with its revision (take_sequence).
 SELECT t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.space, h.id, h.seq,
        e.seq, e.parent, e.run, e.frame, p.seq, p.parent, p.run, CASE WHEN ?5 THEN p.frame END,
-       l.fence, l.holder, l.label, l.turn, l.since, l.expires
+       l.fence, l.holder, l.label, l.turn, l.since, l.expires,
+       (SELECT sequence FROM store)
 FROM threads t
 LEFT JOIN leases l ON l.thread_id = ?1
 LEFT JOIN spaces s ON s.thread = t.thread AND s.ns = ?2
@@ -102,7 +108,8 @@ WHERE t.thread_id = ?1;
 SELECT t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.space, h.id, e.seq,
        EXISTS (SELECT 1 FROM writes w
                WHERE w.space = s.space AND w.checkpoint = ?3 AND w.task = ?4 AND w.undone IS NULL),
-       l.fence, l.holder, l.label, l.turn, l.since, l.expires
+       l.fence, l.holder, l.label, l.turn, l.since, l.expires,
+       (SELECT sequence FROM store)
 FROM threads t
 LEFT JOIN leases l ON l.thread_id = ?1
 LEFT JOIN spaces s ON s.thread = t.thread AND s.ns = ?2
