@@ -13,6 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agent_ckpt.codec.gate import Unresolved
+    from agent_ckpt.codec.registry import register_codec
     from agent_ckpt.errors import (
         BusyError,
         CkptError,
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
         ReadOnlyError,
         ThreadConflictError,
         UnavailableError,
+        UnresolvedTypeError,
         UsageError,
         ValueNotStorableError,
     )
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
+    "register_codec": "codec.registry",
     "AgentSaver": "saver",
     "Options": "options",
     "Finding": "model",
@@ -55,6 +59,8 @@ _HOMES = {
     "PoisonedError": "errors",
     "ReadOnlyError": "errors",
     "ThreadConflictError": "errors",
+    "Unresolved": "codec.gate",
+    "UnresolvedTypeError": "errors",
     "UnavailableError": "errors",
     "UsageError": "errors",
     "ValueNotStorableError": "errors",
@@ -81,6 +87,8 @@ __all__ = [
     "ThreadInfo",
     "Turn",
     "UnavailableError",
+    "Unresolved",
+    "UnresolvedTypeError",
     "UsageError",
     "ValueNotStorableError",
     "VerifyReport",
@@ -88,6 +96,7 @@ __all__ = [
     "ainvoke",
     "idempotency_key",
     "invoke",
+    "register_codec",
 ]
 
 

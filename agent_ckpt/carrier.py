@@ -17,6 +17,7 @@ from uuid import UUID
 import yaml
 from langchain_core.runnables.config import RunnableConfig, var_child_runnable_config
 
+from agent_ckpt.codec import encoder
 from agent_ckpt.core.session import HeldLease, Session
 from agent_ckpt.errors import UsageError
 from agent_ckpt.model import Place
@@ -61,6 +62,9 @@ class SessionThreadId(str):
 
     def __str__(self) -> str:
         return str.__str__(self)
+
+
+encoder.PLAIN_TEXT.add(SessionThreadId)
 
 
 def _represent(dumper: Any, data: SessionThreadId) -> Any:

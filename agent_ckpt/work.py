@@ -120,11 +120,10 @@ def _let_in(store: Store, place: Place, restored: read.Restored, session: Sessio
     if store.runs.give_way(left, session, session.outer) and left is not None:
         left.refused = left.refused or overtaken(left)
         return (yield from _take_over(store, place, left.id, session))
-    if store.options.on_busy == "reject":
-        ahead = store.runs.about_to_write(session)
-        if ahead is not None and session.outer is None and (row is None or row.revision == session.base):
-            raise busy(session.base, session, ahead, session.thread_id, None, "the run was")
     rules = store.rules(session.thread_id, session)
+    ahead = store.runs.about_to_write(session) if store.options.on_busy == "reject" and rules.lease is None else None
+    if ahead is not None and session.outer is None:
+        raise busy(session.base, session, ahead, session.thread_id, None, "the run was")
     runs_on = row.session if row is not None and row.session is not None and store.runs.life(row.session) else None
     if runs_on is None and restored.lease is None and rules.lease is None:
         return restored
@@ -346,9 +345,10 @@ def prune(store: Store, thread_ids: Sequence[Thread], strategy: str) -> Steps[No
 
 def verify(store: Store) -> Steps[VerifyReport]:
     thread_ids, findings = yield Call(verifying.verify_file)
+    codec = store.codec.structure_only()
     checked = [VerifyReport(0, 0, 0, 0, tuple(findings))]
     for thread_id in thread_ids:
-        checked.append((yield Call(partial(verifying.verify_thread, thread_id, store.codec))))
+        checked.append((yield Call(partial(verifying.verify_thread, thread_id, codec))))
     return VerifyReport(
         sum(part.threads for part in checked),
         sum(part.checkpoints for part in checked),
