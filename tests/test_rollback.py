@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -284,6 +285,25 @@ def test_a_damaged_target(api: Api, payments: Payments, path: Path) -> None:
     assert api.get_state(payments.graph, config()).config == states[0].config
     assert api.revision("t") == revision
     api.delete_thread("t")
+
+
+def test_another_ones_lease(api: Api, payments: Payments, open_saver: Callable[..., AgentSaver]) -> None:
+    """Who holds the thread's lease may roll back; others may not until it is given back."""
+    first = at(api.history(payments.graph, config())[-1])
+    other = Api(open_saver(), api.form)
+    with api.saver.lease("t"):
+        with pytest.raises(ThreadConflictError) as caught:
+            in_a_thread(lambda: other.rollback(first))
+        assert caught.value.reason == "leased"
+        assert api.rolled_back("t") == []
+    other.rollback(first)
+    assert len(api.rolled_back("t")) == 5
+
+
+def in_a_thread(call: Callable[[], Any]) -> Any:
+    """Call in an OS thread of its own, whose context has no lease."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result(60)
 
 
 def test_what_is_no_target(api: Api, payments: Payments) -> None:
