@@ -178,9 +178,11 @@ class UnresolvedTypeError(CkptError):
 
 
 class PoisonedError(CkptError):
-    """An I/O error struck at COMMIT: whether the write is on disk is unknown.
+    """An I/O error struck at COMMIT and at what was tried after it: whether the write is on disk is unknown.
 
-    Open the file again and look: `get_tuple` tells whether the checkpoint is there.
+    Read the thread again: `get_tuple` tells whether the checkpoint is there. The same saver can be used: its next
+    write opens the file anew. Only where the file or its -wal was replaced under the process it can't; the message
+    says so.
     """
 
     retry = "after_reading"
