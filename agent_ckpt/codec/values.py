@@ -36,6 +36,8 @@ _MESSAGE = bytes((frame.MESSAGE,))
 _SERDE = bytes((frame.SERDE,))
 _TYPED = bytes((frame.TYPED,))
 _DEEPEST = 64
+_STRETCH = 256
+"""How many are encoded at once at most: what is packed then stays in the processor's cache."""
 _MANY = 4
 """From this many values on it is tried whether they are all messages."""
 
@@ -120,11 +122,20 @@ class ValueCodec:
         """The bodies of many values."""
         if not self.splits:
             return [self.encode(value) for value in values]
+        if len(values) > _STRETCH:
+            encoded: list[bytes] = []
+            for at in range(0, len(values), _STRETCH):
+                try:
+                    encoded += self.encode_many(values[at : at + _STRETCH])
+                except Unstorable as exc:
+                    exc.item = at + (exc.item or 0)
+                    raise
+            return encoded
         if len(values) >= _MANY:
             packed = messages.encode_all(values, _MESSAGE)
             if packed is not None:
                 return packed
-        encoded: list[bytes] = []
+        encoded = []
         for value in values:
             try:
                 encoded.append(self.encode(value))
