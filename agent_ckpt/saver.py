@@ -29,6 +29,7 @@ from agent_ckpt.key_ops import KeyOps
 from agent_ckpt.key_work import seal_rest
 from agent_ckpt.leases import LeaseOps
 from agent_ckpt.listing import Listing, OnDamage
+from agent_ckpt.portable_ops import PortableOps
 from agent_ckpt.runs import Runs
 from agent_ckpt.sealing import Sealing
 from agent_ckpt.sqlite import SqliteBackend
@@ -40,7 +41,7 @@ _URL_VARIABLE = "AGENT_CKPT_URL"
 _KEY_VARIABLE = "AGENT_CKPT_KEY"
 
 
-class AgentSaver(KeyOps, ThreadOps, TimelineOps, LeaseOps, TurnOps, BaseCheckpointSaver[Any]):
+class AgentSaver(KeyOps, ThreadOps, PortableOps, TimelineOps, LeaseOps, TurnOps, BaseCheckpointSaver[Any]):
     """A LangGraph checkpointer on one SQLite file in WAL mode, for sync and async use.
 
     One object serves every OS thread and every event loop; it may be built at import time or

@@ -17,7 +17,7 @@ from agent_ckpt.core import recast, storekeys
 from agent_ckpt.core.storekeys import KeysChanged, KeysNeeded, StoreKeys, StoreSeal
 from agent_ckpt.errors import NotSealedError, UsageError, WrongKeyError
 from agent_ckpt.options import Options
-from agent_ckpt.steps import Call, Outside, Pause, Steps, T
+from agent_ckpt.steps import Ask, Call, Outside, Pause, Steps, T
 
 _ADDRESS_KEY_SIZE = 16
 
@@ -78,7 +78,7 @@ class Sealing:
                 value, send = exc, inner.throw
 
     def _call(self, call: Call | Pause | Outside) -> Generator[Any, Any, Any]:
-        if not isinstance(call, Call):
+        if not isinstance(call, Call) or isinstance(call.factory, Ask):
             return (yield call)
         while self.keys is not None:
             try:
@@ -178,4 +178,5 @@ class Sealing:
 
 
 def _translated(call: Call, opened: StoreKeys) -> Any:
+    assert not isinstance(call.factory, Ask)
     return storekeys.translated(call.factory(), opened)

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -286,6 +287,25 @@ def test_a_damaged_target(api: Api, payments: Payments, path: Path) -> None:
     api.delete_thread("t")
 
 
+def test_another_ones_lease(api: Api, payments: Payments, open_saver: Callable[..., AgentSaver]) -> None:
+    """Who holds the thread's lease may roll back; others may not until it is given back."""
+    first = at(api.history(payments.graph, config())[-1])
+    other = Api(open_saver(), api.form)
+    with api.saver.lease("t"):
+        with pytest.raises(ThreadConflictError) as caught:
+            in_a_thread(lambda: other.rollback(first))
+        assert caught.value.reason == "leased"
+        assert api.rolled_back("t") == []
+    other.rollback(first)
+    assert len(api.rolled_back("t")) == 5
+
+
+def in_a_thread(call: Callable[[], Any]) -> Any:
+    """Call in an OS thread of its own, whose context has no lease."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result(60)
+
+
 def test_what_is_no_target(api: Api, payments: Payments) -> None:
     """No id, an unknown id, another thread's, and a subgraph's are UsageErrors."""
     (inner, *_) = [
@@ -348,6 +368,31 @@ def test_raw_checkpoints(api: Api) -> None:
         api.put(plain(first), checkpoint_of({"n": 9}, {"n": 3}, id="c"), {"step": 1}, {"n": 3})
     api.put(plain(second), checkpoint_of({"n": 9}, {"n": 3}, id="c"), {"step": 1}, {"n": 3})
     assert next(api.saver.threads()).checkpoints == 3
+
+
+def test_the_history_of_deltas(api: Api) -> None:
+    """What was written to a checkpoint before it was gone back to counts for what was built on it then, and not for
+    what is built on it now; the same task's new write takes the place of its old one."""
+    first = api.put(
+        {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}, checkpoint_of({}, {"d": 1}, id="a"), {}, {}
+    )
+    api.put_writes(plain(first), [("d", "old")], "task")
+    second = api.put(plain(first), checkpoint_of({}, {"d": 2}, id="b"), {}, {})
+    api.rollback(plain(first))
+    api.put_writes(plain(first), [("d", "new")], "task")
+    third = api.put(plain(first), checkpoint_of({}, {"d": 2}, id="c"), {}, {})
+
+    def writes(where: Any) -> list[Any]:
+        found = api.get_delta_channel_history(config=plain(where), channels=["d"])
+        return [value for _, _, value in found["d"]["writes"]]
+
+    assert (writes(third), writes(second)) == (["new"], ["old"])
+    api.copy_thread("t", "u")
+    for where, expected in ((third, ["new"]), (second, ["old"])):
+        assert writes({"configurable": {**where["configurable"], "thread_id": "u"}}) == expected
+    api.rollback(plain(second))
+    fourth = api.put(plain(second), checkpoint_of({}, {"d": 3}, id="d"), {}, {})
+    assert writes(fourth) == ["old"]
 
 
 def test_answers_of_several_questions(api: Api) -> None:

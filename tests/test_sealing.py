@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
@@ -631,6 +632,33 @@ def test_a_rollback_on_a_sealed_file(path: Path, open_sealed: Any, form: str) ->
         edit(path, *[(f"UPDATE {table} SET undone = ? WHERE seq = ?", mark) for mark in marks])
     put(api, api.get_tuple(config()).config, 9, value=9)
     assert api.get_tuple(config()).checkpoint["channel_values"] == {"value": 9}
+
+
+def test_threads_go_in_and_out_of_sealed_files(path: Path, tmp_path: Path, open_sealed: Any) -> None:
+    """A thread goes from a plaintext file into a sealed one and on: by transfer, as a portable file, and from another
+    saver; it is sealed there, is written on, and verifies."""
+    saver = open_sealed(seal_thread_ids=True)
+    with AgentSaver(tmp_path / "plain.db") as plain:
+        two_threads(plain)
+        before = {thread_id: whole_of(plain, thread_id) for thread_id in ("alice", "bob")}
+        transfer(plain, saver, threads=["alice"])
+        plain.export_thread("bob", tmp_path / "bob.ackpt")
+    saver.import_thread(tmp_path / "bob.ackpt")
+    memory = InMemorySaver()
+    at = put(memory, config("mem"), 1, value="m" * 100)
+    memory.put_writes(at, [("value", "w" * 100)], "task")
+    transfer(memory, saver)
+    assert {thread_id: whole_of(saver, thread_id) for thread_id in ("alice", "bob")} == before
+    assert saver.get_tuple(config("mem")).pending_writes == [("task", "value", "w" * 100)]
+    assert saver.verify() and not any(name in path.read_bytes() for name in (b"alice", b"admin", b"mem", b"mmmm"))
+    for thread_id in ("alice", "bob", "mem"):
+        at = put(saver, saver.get_tuple(config(thread_id)).config, 9, value="later")
+        saver.put_writes(at, [("value", 1)], "task-9")
+        assert saver.get_tuple(config(thread_id)).checkpoint["channel_values"] == {"value": "later"}
+    saver.export_thread("alice", tmp_path / "alice.ackpt")
+    with AgentSaver(tmp_path / "second.db") as second:
+        second.import_thread(tmp_path / "alice.ackpt")
+        assert whole_of(second, "alice") == whole_of(saver, "alice") and second.verify()
 
 
 def test_leases_on_a_sealed_file(path: Path, tmp_path: Path, open_sealed: Any, form: str) -> None:

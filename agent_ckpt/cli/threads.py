@@ -20,6 +20,12 @@ Key = Annotated[
         help="Where the key is: file:PATH or env:NAME, never itself.",
     ),
 ]
+TargetKey = Annotated[
+    str | None,
+    typer.Option(
+        "--db-key", metavar="SOURCE", envvar="AGENT_CKPT_KEY", help="Where DB's key is: file:PATH or env:NAME."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 

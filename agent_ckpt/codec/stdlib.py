@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 import pydantic_core
 from langchain_core.messages.base import TextAccessor
 from langchain_core.runnables.utils import AddableDict
-from pydantic import networks
 
 FACTORIES: tuple[Any, ...] = (
     None, list, dict, set, frozenset, tuple, str, int, float, bool, bytes, bytearray, complex,
@@ -125,10 +124,14 @@ def _pattern(pattern: Any, flags: int) -> Any:
 
 
 def _url(name: str, text: str) -> Any:
+    # Here, since it takes longer to import than all of agent_ckpt.
+    from pydantic import networks
+
     found = vars(networks).get(name)
     if found is None or not is_url(found):
         raise ValueError("no URL type of pydantic's")
-    inner = pydantic_core.MultiHostUrl if _is_many(found) else pydantic_core.Url
+    many = getattr(networks, "_BaseMultiHostUrl", ())
+    inner = pydantic_core.MultiHostUrl if issubclass(found, many) else pydantic_core.Url
     made = object.__new__(found)
     object.__setattr__(made, "_url", inner(text))
     return made
@@ -137,11 +140,6 @@ def _url(name: str, text: str) -> Any:
 def is_url(cls: Any) -> bool:
     """Whether a class is one of pydantic's URL types."""
     return isinstance(cls, type) and cls.__module__ == "pydantic.networks" and cls.__name__.endswith(("Url", "Dsn"))
-
-
-def _is_many(cls: Any) -> bool:
-    many = getattr(networks, "_BaseMultiHostUrl", None)
-    return many is not None and issubclass(cls, many)
 
 
 def _time_parts(value: Any) -> list[Any]:

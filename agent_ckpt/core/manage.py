@@ -117,7 +117,7 @@ def copy_thread(source_id: str, target_id: str, secret: bytes, compression: str)
     spaces: dict[int, int] = {}
     for space, ns in (yield Statement("spaces_of_thread", (source.thread,))):
         spaces[space] = (yield Statement("insert_space", (thread, ns)))[0][0]
-    yield from _copy_rows(source, source_id, target_id, spaces, _Moving(source.secret, secret, compression))
+    yield from _copy_rows(source, source_id, target_id, spaces, Moving(source.secret, secret, compression))
     revision = yield from next_sequence(Place(target_id, "", None))
     found = yield from rebuild(target)
     yield from insert_thread(target._replace(revision=revision, heads=found), target_id)
@@ -147,7 +147,27 @@ def _copy_sealed_blobs(source: ThreadRow, target: ThreadRow, compression: str) -
         at = page[-1][0] + 1
 
 
-class _Moving(NamedTuple):
+def reseal_blobs(thread_id: str, thread: int, old: bytes, new: bytes, compression: str) -> Program[None]:
+    """Frame every blob of a thread anew, in place, under another secret with the same key of addresses."""
+    first, last, at = first_blob(thread), last_blob(thread), 0
+    while True:
+        page = yield Statement("blobs_page", (first, at, last, _PAGE))
+        addresses = shown(old, [mark for _, mark, _ in page])
+        changes = []
+        marks = hidden(new, addresses)
+        for (number, _, framed), address, mark in zip(page, addresses, marks, strict=True):
+            try:
+                body = frame.open_blob(framed, old, address)
+            except frame.FrameError as exc:
+                raise damaged(Place(thread_id, "", None), f"blob {number}", exc) from exc
+            changes.append((first + number, mark, frame.seal_blob(body, compression, new, address)))
+        yield Statement("set_blob_as_stored", changes, many=True)
+        if len(page) < _PAGE:
+            return
+        at = page[-1][0] + 1
+
+
+class Moving(NamedTuple):
     """How rows are framed anew.
 
     Attributes:
@@ -161,7 +181,7 @@ class _Moving(NamedTuple):
 
 
 def _copy_rows(
-    source: ThreadRow, source_id: str, target_id: str, spaces: dict[int, int], moving: _Moving
+    source: ThreadRow, source_id: str, target_id: str, spaces: dict[int, int], moving: Moving
 ) -> Program[None]:
     """Copy checkpoints and writes in the order they were committed in, which is their meaning."""
     checkpoints = yield Statement("checkpoints_of_thread", (source.thread,))
@@ -183,35 +203,36 @@ def _copy_rows(
 
 
 def _copy_checkpoint(
-    source_id: str, target_id: str, ns: str, columns: Sequence[Any], space: int, seq: int, moving: _Moving
+    source_id: str, target_id: str, ns: str, columns: Sequence[Any], space: int, seq: int, moving: Moving
 ) -> Program[None]:
     row = checkpoint_row(source_id, ns, columns, moving.old)
     place = row.place._replace(thread_id=target_id)
     here = rows.checkpoint_coordinates(row.place, row.parent_id, row.seq, row.run_id)
     there = rows.checkpoint_coordinates(place, row.parent_id, seq, row.run_id)
-    framed = _moved(frame.CHECKPOINT_ROW, row.frame, row.place, here, there, moving)
+    framed = moved(frame.CHECKPOINT_ROW, row.frame, row.place, here, there, moving)
     yield Statement("insert_checkpoint", (seq, space, columns[1], columns[2], columns[3], framed))
     if row.history is not None:
         here, there = rows.history_coordinates(row.place, row.seq), rows.history_coordinates(place, seq)
-        framed = _moved(frame.HISTORY_ROW, row.history, row.place, here, there, moving)
+        framed = moved(frame.HISTORY_ROW, row.history, row.place, here, there, moving)
         yield Statement("set_history", (seq, framed))
 
 
 def _copy_writes(
-    source_id: str, target_id: str, ns: str, columns: Sequence[Any], space: int, seq: int, moving: _Moving
+    source_id: str, target_id: str, ns: str, columns: Sequence[Any], space: int, seq: int, moving: Moving
 ) -> Program[None]:
     old_seq, checkpoint, task, run, framed = columns
     place = Place(source_id, ns, ids.expand(checkpoint))
     run_id = text(run)
     here = rows.writes_coordinates(place, old_seq, run_id)
     there = rows.writes_coordinates(place._replace(thread_id=target_id), seq, run_id)
-    framed = _moved(frame.WRITES_ROW, framed, place, here, there, moving)
+    framed = moved(frame.WRITES_ROW, framed, place, here, there, moving)
     yield Statement("insert_writes", (seq, space, checkpoint, task, run, framed))
 
 
-def _moved(
-    codec: int, framed: bytes, place: Place, here: frame.Coordinates, there: frame.Coordinates, moving: _Moving
+def moved(
+    codec: int, framed: bytes, place: Place, here: frame.Coordinates, there: frame.Coordinates, moving: Moving
 ) -> bytes:
+    """A row's frame, framed anew for another place."""
     try:
         payload = frame.open_row(codec, framed, here, moving.old)
     except frame.FrameError as exc:

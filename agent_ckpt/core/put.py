@@ -12,6 +12,7 @@ from agent_ckpt.core.flight import Rules, admit, lease_of, lease_row
 from agent_ckpt.core.rows import (
     body_of,
     check_newest,
+    following,
     next_sequence,
     sealed_meanwhile,
     session_column,
@@ -127,11 +128,12 @@ def put(plan: PutPlan) -> Program[Written]:
     if row is not None and state is not None and existing is None:
         check_newest(row, place, state[8])
         _check_parent(plan, row, state)
-    sequence = yield from next_sequence(place, row)
     if row is None or state is None:
+        sequence = yield from next_sequence(place)
         row = yield from _new_thread(plan, sequence)
         space = None
     else:
+        sequence = following(place, row, state[23])
         space = state[6]
     assembled = yield from assemble(_kept(plan, state, row), row, plan.target.known, plan.frames, plan.compression)
     body = plan.body

@@ -10,17 +10,14 @@ from typing import Any
 
 from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import frame, ids, rows
+from agent_ckpt.core.manage import reseal_blobs
 from agent_ckpt.core.rebuild import mismatches, rebuild
 from agent_ckpt.core.rows import (
     SECRET_SIZE,
     checkpoint_row,
     damaged,
-    first_blob,
-    hidden,
-    last_blob,
     next_sequence,
     session_column,
-    shown,
     stored_secret,
     thread_row,
     unsealed,
@@ -32,7 +29,6 @@ from agent_ckpt.errors import CorruptionError
 from agent_ckpt.model import Place, ThreadRow
 
 PAGE = 1000
-_BLOBS = 500
 
 ThreadKey = tuple[int, Any, bytes]
 """A thread's number, and its id and secret as they are stored."""
@@ -102,7 +98,7 @@ def rename(before: StoreKeys, after: StoreKeys) -> Program[bool]:
     spaces = yield Statement("names_of_spaces")
     yield Statement("set_space_as_stored", _renamed("ns", spaces, before, after), many=True)
     threads = yield Statement("names_of_threads")
-    yield Statement("rename_thread", _renamed("thread", threads, before, after), many=True)
+    yield Statement("set_thread_name", _renamed("thread", threads, before, after), many=True)
     runs = _renamed("run", (yield Statement("names_of_runs")), before, after)
     yield from _rename_leases(before, after)
     yield Statement("rename_run_of_checkpoints", runs, many=True)
@@ -177,7 +173,7 @@ def recast(job: Recast) -> Program[bool]:
         return False
     row = thread_row((*found[0][:5], job.old), job.thread_id)
     yield from _check_head(row, job)
-    yield from _blobs(job)
+    yield from reseal_blobs(job.thread_id, job.thread, job.old, job.new, job.compression)
     spaces = yield Statement("spaces_of_thread", (job.thread,))
     names = {stored: job.name("ns", stored) for _, stored in spaces}
     yield from _checkpoints(job, {stored: name for stored, (name, _) in names.items()})
@@ -199,25 +195,6 @@ def _check_head(row: ThreadRow, job: Recast) -> Program[None]:
         return
     for why in (yield from translated(mismatches(row), job.old_keys)):
         raise unsealed(Place(job.thread_id, "", None), "the newest state", why, "replayed")
-
-
-def _blobs(job: Recast) -> Program[None]:
-    first, last, at = first_blob(job.thread), last_blob(job.thread), 0
-    while True:
-        page = yield Statement("blobs_page", (first, at, last, _BLOBS))
-        addresses = shown(job.old, [mark for _, mark, _ in page])
-        changes = []
-        marks = hidden(job.new, addresses)
-        for (number, _, framed), address, mark in zip(page, addresses, marks, strict=True):
-            try:
-                body = frame.open_blob(framed, job.old, address)
-            except frame.FrameError as exc:
-                raise damaged(Place(job.thread_id, "", None), f"blob {number}", exc) from exc
-            changes.append((first + number, mark, frame.seal_blob(body, job.compression, job.new, address)))
-        yield Statement("set_blob_as_stored", changes, many=True)
-        if len(page) < _BLOBS:
-            return
-        at = page[-1][0] + 1
 
 
 def _checkpoints(job: Recast, names: dict[Any, str]) -> Program[None]:

@@ -214,6 +214,8 @@ SHAPES: dict[str, Shape] = {
     "all_threads": Shape({}, {0: "thread", 5: "ns", 9: "run"}, 1),
     "all_thread_ids": Shape({}, {0: "thread"}),
     "insert_thread": Shape({1: "thread"}, {}),
+    "keys_of_thread": Shape({}, {0: "ns"}),
+    "rename_thread": Shape({1: "thread"}, {}),
     "lease_of_thread": Shape({0: "thread"}, {2: "label"}),
     "all_leases": Shape({}, {0: "thread", 3: "label"}),
     "put_lease": Shape({0: "thread", 3: "label"}, {}),
