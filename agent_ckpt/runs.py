@@ -166,7 +166,7 @@ class Runs:
         if session.run is None:
             session.run = GoingRun(session, loop, self._board)
 
-    def give_way(self, left: Session | None, own: Session | None, outer: Session | None) -> None:
+    def give_way(self, left: Session | None, own: Session | None, outer: Session | None) -> bool:
         """End a run that its caller has come back from.
 
         Whoever calls from the OS thread, the task and the context in which a run began isn't inside
@@ -176,10 +176,15 @@ class Runs:
             left: the session last begun in this context, on the thread that is written now.
             own: the session that writes; its run is the caller's.
             outer: the session of the run inside whose node we are, if any.
+
+        Returns:
+            Whether there was one. Steps of it that are on their way may still be stored.
         """
         run = left.run if left is not None and left is not own and left is not outer else None
-        if isinstance(run, GoingRun) and not run.ended and run.position == _position():
-            run.end()
+        if not isinstance(run, GoingRun) or run.ended or run.position != _position():
+            return False
+        run.end()
+        return True
 
     def about_to_write(self, session: Session) -> Holder | None:
         """The run of this process whose first write is on its way, on the thread as a session has just restored it.
