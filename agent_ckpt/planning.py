@@ -41,6 +41,7 @@ class Planning:
 
     def __init__(self, codec: ValueCodec, hot: HotThread | None, compression: str, rules: Rules) -> None:
         self.hot = hot if hot is not None else HotThread(0, 0, os.urandom(_SECRET_SIZE))
+        self.hot.learn()
         # Before the first look: what another write adds meanwhile must not count as known here.
         self._known = self.hot.count
         self._codec = codec
@@ -74,12 +75,13 @@ class Planning:
         """
         parts: Mapping[str, Any] = checkpoint
         for key in ("channel_values", "channel_versions", "versions_seen"):
-            if parts.get(key) is not None and not isinstance(parts[key], Mapping):
+            part = parts.get(key)
+            if type(part) is not dict and part is not None and not isinstance(part, Mapping):
                 raise UsageError(f"the checkpoint's {key} must be a dict")
         checkpoint_id = checkpoint.get("id")
         if not isinstance(checkpoint_id, str) or not checkpoint_id:
             raise UsageError("the checkpoint has no id")
-        place = at._replace(checkpoint_id=checkpoint_id)
+        place = Place(at.thread_id, at.ns, checkpoint_id)
         self._ns, self._checkpoint_id = place.ns, checkpoint_id
         full = whole_metadata(config, metadata)
         for key in CALL_KEYS:

@@ -26,6 +26,7 @@ from agent_ckpt.core.hot import HotCache
 from agent_ckpt.errors import UsageError
 from agent_ckpt.leases import LeaseOps
 from agent_ckpt.listing import Listing, OnDamage
+from agent_ckpt.portable_ops import PortableOps
 from agent_ckpt.runs import Runs
 from agent_ckpt.sqlite import SqliteBackend
 from agent_ckpt.thread_ops import ThreadOps
@@ -35,7 +36,7 @@ from agent_ckpt.turns import TurnOps
 _URL_VARIABLE = "AGENT_CKPT_URL"
 
 
-class AgentSaver(ThreadOps, TimelineOps, LeaseOps, TurnOps, BaseCheckpointSaver[Any]):
+class AgentSaver(ThreadOps, PortableOps, TimelineOps, LeaseOps, TurnOps, BaseCheckpointSaver[Any]):
     """A LangGraph checkpointer on one SQLite file in WAL mode, for sync and async use.
 
     One object serves every OS thread and every event loop; it may be built at import time or

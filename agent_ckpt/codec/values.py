@@ -18,7 +18,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from agent_ckpt.codec import foreign, frame, messages
 from agent_ckpt.codec.encoder import DEEPEST, TOO_DEEP, Encoder, Unstorable
 from agent_ckpt.codec.gate import Gate, UnresolvedError
-from agent_ckpt.codec.messages import Template
+from agent_ckpt.codec.messages import STRETCH, Template
 from agent_ckpt.codec.pack import (
     PackError,
     UnpackError,
@@ -67,6 +67,11 @@ class ValueCodec:
             self.splits = not serde.pickle_fallback and not serde._custom_unpack_ext_hook
             through = serde._allowed_msgpack_modules
             self._gate = self._gate.under(None if through is True else frozenset(through or ()))
+
+    @property
+    def gate(self) -> Gate:
+        """Which classes it may rebuild."""
+        return self._gate
 
     def structure_only(self) -> ValueCodec:
         """A codec that decodes without looking up any class: what it can't build is an Unresolved value."""
@@ -157,25 +162,29 @@ class ValueCodec:
 
         Args:
             bodies: the bodies.
-            known: the templates that an earlier call gave, of the leading ones.
+            known: the templates that an earlier call gave, of the leading stretches.
 
         Returns:
-            The values, and templates for the next call.
+            The values, and templates for the next call: one for each whole stretch of messages.
 
         Raises:
             DecodeError, UnresolvedError: as `decode_many`.
         """
-        fresh = bodies[len(known) :]
+        values: list[Any] = []
+        templates = list(known)
         try:
-            made = iter(messages.templates([body[1:] for body in fresh if body[0] == frame.MESSAGE]))
+            with _collector_held_off():
+                for at in range(0, len(bodies), STRETCH):
+                    part = bodies[at : at + STRETCH]
+                    if at == len(templates) * STRETCH and len(part) == STRETCH:
+                        alike = all(body[0] == frame.MESSAGE for body in part)
+                        templates.append(messages.template([body[1:] for body in part]) if alike else None)
+                    made = templates[at // STRETCH] if len(part) == STRETCH else None
+                    values += made.make() if made is not None else self._decode_many(part)
+        except DecodeError:
+            raise
         except Exception as exc:
             raise DecodeError(f"{type(exc).__name__} while decoding") from exc
-        templates = known + [next(made) if body[0] == frame.MESSAGE else None for body in fresh]
-        with _collector_held_off():
-            values = [
-                template.make() if template is not None else self.decode(body)
-                for template, body in zip(templates, bodies, strict=True)
-            ]
         return values, templates
 
     def _decode_many(self, bodies: Sequence[bytes]) -> list[Any]:

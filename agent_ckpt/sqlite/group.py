@@ -1,4 +1,4 @@
-"""One group commit: programs in savepoints of one transaction, one COMMIT, then the answers."""
+"""One group commit: programs in one transaction, one COMMIT, then the answers."""
 
 from __future__ import annotations
 
@@ -118,14 +118,22 @@ def _weight(values: Any) -> int:
 
 
 class _Undone(Exception):
-    """SQLite ended the whole transaction, so all other programs of the group have to run again."""
+    """SQLite ended the whole transaction, so all other programs of the group have to run again, each alone."""
+
+
+class _Spoilt(Exception):
+    """A program failed after it had written, so the transaction is undone, and the others have to run again.
+
+    A savepoint for each program would undo it alone. But nearly every program that is refused is refused before it
+    writes, and two more statements for each of the others cost more than running a few of them twice.
+    """
 
 
 def run_group(handle: Handle, group: list[Job], own: Job | None) -> None:
     """Run programs in the transaction that is open, commit once, then answer.
 
     A job that is still unanswered afterwards has to run again: the group had grown too large, or another's failure
-    undid the transaction (then `alone` is set).
+    undid the transaction (where any may fail the same way, `alone` is set).
 
     Args:
         handle: with its transaction begun.
@@ -144,10 +152,11 @@ def run_group(handle: Handle, group: list[Job], own: Job | None) -> None:
         ran.append(job)
         try:
             _run_one(handle, job, own, single=len(group) == 1)
-        except _Undone:
+        except (_Undone, _Spoilt) as exc:
             roll_back(handle.connection, handle.counter)
             _answer([job])
-            _run_alone(group)
+            if isinstance(exc, _Undone):
+                _run_alone(group)
             return
     if all(job.error is not None for job in ran):
         roll_back(handle.connection, handle.counter)
@@ -164,10 +173,9 @@ def run_group(handle: Handle, group: list[Job], own: Job | None) -> None:
 
 
 def _run_one(handle: Handle, job: Job, own: Job | None, single: bool) -> None:
-    connection, counter = handle.connection, handle.counter
+    connection = handle.connection
     job.result = job.error = None
-    if not single:
-        counter.control(connection, "SAVEPOINT job")
+    changes = connection.total_changes
     try:
         job.result = drive(handle.statement, job.factory())
     except BaseException as exc:
@@ -177,10 +185,8 @@ def _run_one(handle: Handle, job: Job, own: Job | None, single: bool) -> None:
         handle.read_only = handle.read_only or errors.code(exc) == sqlite3.SQLITE_READONLY
         if errors.code(exc) in _UNDOES_ALL or not connection.in_transaction:
             raise _Undone from exc
-        if not single:
-            counter.control(connection, "ROLLBACK TO job")
-    if not single:
-        counter.control(connection, "RELEASE job")
+        if not single and connection.total_changes != changes:
+            raise _Spoilt from exc
 
 
 def _commit_and_answer(handle: Handle, ran: list[Job]) -> None:

@@ -60,7 +60,7 @@ def _judge(connection: sqlite3.Connection, path: str) -> bool:
         _check_version(path, version)
         return True
     names = _table_names(connection, path)
-    if _is_official(connection, names):
+    if "checkpoints" in names and is_official(connection):
         raise FormatError(
             f"{path} was written by langgraph's SqliteSaver. It was left untouched; bring its threads over with "
             f"`agent-ckpt import {os.path.basename(path)} NEW.db` and open NEW.db.",
@@ -115,11 +115,14 @@ def _refuse_wal(path: str) -> None:
         )
 
 
-def _is_official(connection: sqlite3.Connection, names: list[str]) -> bool:
-    def columns(table: str) -> set[str]:
-        return {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
+def columns(connection: sqlite3.Connection, table: str) -> set[str]:
+    """The names of a table's columns; none for a table that isn't there."""
+    return {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
 
-    return all(table in names and wanted <= columns(table) for table, wanted in _OFFICIAL.items())
+
+def is_official(connection: sqlite3.Connection) -> bool:
+    """Whether a file has the tables of LangGraph's SqliteSaver."""
+    return all(wanted <= columns(connection, table) for table, wanted in _OFFICIAL.items())
 
 
 def _objects(connection: sqlite3.Connection) -> Objects:

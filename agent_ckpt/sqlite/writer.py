@@ -1,7 +1,7 @@
 """The one writer of a backend: all its writes, sync and async, through one connection, in group commits.
 
 Every write queues up. Whoever holds the run lock leads: it gets hold of the database's write lock (polling, with
-nothing of the database held meanwhile), runs what is queued, each program in a savepoint, commits once and tells
+nothing of the database held meanwhile), runs what is queued in one transaction, commits once and tells
 everybody. A sync caller that finds the run lock free leads on its own OS thread, which saves two hand-overs; for
 all others a daemon worker leads.
 
