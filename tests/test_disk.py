@@ -285,7 +285,7 @@ def test_file_size_limit(form: str, path: Path) -> None:
             saver = AgentSaver(path)
             api = Api(saver, form)
             assert head(api) == 0
-            assert {**contents(path), "store": 0} == {**before, "store": 0}
+            assert {**contents(path), "this_store": 0} == {**before, "this_store": 0}
             put(api, 2, 400_000)
         assert head(api) == 2
         assert len(api.list(THREAD)) == 2

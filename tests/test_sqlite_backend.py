@@ -26,7 +26,7 @@ from agent_ckpt.errors import (
     UnavailableError,
     UsageError,
 )
-from agent_ckpt.sqlite import SqliteBackend, errors, group, guard, queries, writer
+from agent_ckpt.sqlite import SqliteBackend, engine, errors, group, queries, writer
 from agent_ckpt.sqlite.jobs import Job
 from tests.sqlite_backend import add, add_many, backend_on, both_ways, count, names
 
@@ -418,7 +418,7 @@ def test_driver_errors_are_translated(code: int, expected: type[CkptError], tmp_
 )
 def test_affected_engines(version: tuple[int, int, int], affected: bool) -> None:
     """B69: which SQLite versions have the WAL race."""
-    assert guard.engine_is_affected(version) is affected
+    assert engine.is_affected(version) is affected
 
 
 def test_queries_have_no_unnamed_text() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import aiosqlite
 
 from agent_ckpt.backend import Factory, T
-from agent_ckpt.sqlite import errors, fork
+from agent_ckpt.sqlite import engine, errors, fork
 from agent_ckpt.sqlite.drive import Counter, read
 from agent_ckpt.sqlite.fork import GATE
 
@@ -118,7 +118,7 @@ class LoopReaders:
             reader = self._reader(loop)
         try:
             return await future
-        except sqlite3.Error as exc:
+        except engine.ERRORS as exc:
             if not errors.is_busy(exc):
                 self._forget(loop, reader)
             raise errors.translate(exc, self._path, "a read", time.monotonic() - began) from exc

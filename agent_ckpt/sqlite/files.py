@@ -85,8 +85,11 @@ def narrow(path: str) -> None:
 
 def held_by_this_process(inode: fork.Inode) -> bool:
     """Whether some descriptor of this process refers to that file, ours or anybody's."""
-    if fork.is_open_here(inode):
-        return True
+    return fork.is_open_here(inode) or has_descriptor(inode)
+
+
+def has_descriptor(inode: fork.Inode) -> bool:
+    """Whether a descriptor of this process refers to that file; told without opening anything but a folder."""
     try:
         names = os.listdir("/proc/self/fd")
     except OSError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import sqlite3
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -12,6 +11,7 @@ from typing import Any
 
 from agent_ckpt.backend import Factory
 from agent_ckpt.errors import CkptError
+from agent_ckpt.sqlite import engine
 from agent_ckpt.sqlite.errors import translate
 
 
@@ -97,7 +97,7 @@ def own_copy(error: BaseException) -> BaseException:
 
 def as_ours(error: BaseException, path: str, job: Job | None = None) -> BaseException:
     """Translate an error of the driver; others pass as they are."""
-    if isinstance(error, sqlite3.Error):
+    if isinstance(error, engine.ERRORS):
         ours: CkptError = translate(error, path, "a write", 0.0 if job is None else job.waited_s)
         ours.__cause__ = error
         return ours

@@ -3,7 +3,7 @@
 -- What the columns mean is told in docs/design.md, "What is stored".
 
 -- name: schema
-CREATE TABLE store (
+CREATE TABLE this_store (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     store_id BLOB NOT NULL,
     sequence INTEGER NOT NULL
@@ -51,19 +51,19 @@ CREATE TABLE blobs (
     frame BLOB NOT NULL
 ) STRICT;
 CREATE INDEX blobs_digest ON blobs (digest);
-INSERT INTO store (one, store_id, sequence) VALUES (1, randomblob(16), 0);
+INSERT INTO this_store (one, store_id, sequence) VALUES (1, randomblob(16), 0);
 
 -- name: store_row
-SELECT store_id, sequence FROM store;
+SELECT store_id, sequence FROM this_store;
 
 -- name: thread_row
 SELECT thread, revision, session, next_blob, collected, secret FROM threads WHERE thread_id = ?1;
 
 -- name: next_sequence
-UPDATE store SET sequence = sequence + 1 WHERE one = 1 RETURNING sequence;
+UPDATE this_store SET sequence = sequence + 1 WHERE one = 1 RETURNING sequence;
 
 -- name: advance_sequence
-UPDATE store SET sequence = sequence + ?1 WHERE one = 1 RETURNING sequence;
+UPDATE this_store SET sequence = sequence + ?1 WHERE one = 1 RETURNING sequence;
 
 -- name: put_begin
 SELECT t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.space, h.id, h.seq,
@@ -212,7 +212,7 @@ ORDER BY chain.depth;
 VACUUM;
 
 -- name: schema_objects
-SELECT type, name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\_%' ESCAPE '\';
+SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\_%' ESCAPE '\';
 
 -- name: all_threads
 SELECT t.thread_id, t.revision,
@@ -329,7 +329,7 @@ UNION ALL SELECT 'blob', count(*) FROM blobs WHERE (blob >> 28) NOT IN (SELECT t
 -- Rows that stand beyond the counter that numbered them.
 SELECT 'the commit sequence of the store', count(*) FROM (
     SELECT seq FROM checkpoints UNION ALL SELECT seq FROM writes UNION ALL SELECT revision FROM threads
-) WHERE seq > (SELECT sequence FROM store)
+) WHERE seq > (SELECT sequence FROM this_store)
 UNION ALL SELECT 'a thread''s revision', count(*) FROM threads t
 JOIN spaces s ON s.thread = t.thread JOIN checkpoints c ON c.space = s.space WHERE c.seq > t.revision;
 

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, unquote
 
 from agent_ckpt.errors import UsageError
+from agent_ckpt.sqlite import engine
 
 log = logging.getLogger("agent_ckpt")
 
@@ -140,7 +141,7 @@ def _path_of(connection: sqlite3.Connection) -> str | None:
         for _, schema, path in connection.execute("PRAGMA database_list"):
             if schema == "main":
                 return str(path) or MEMORY
-    except sqlite3.Error:
+    except engine.ERRORS:
         pass
     return None
 
