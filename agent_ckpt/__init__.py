@@ -26,8 +26,9 @@ if TYPE_CHECKING:
         UnavailableError,
         UsageError,
         ValueNotStorableError,
+        WalPinnedError,
     )
-    from agent_ckpt.model import Finding, ThreadInfo, VerifyReport
+    from agent_ckpt.model import Check, Finding, ThreadInfo, VerifyReport, WalPin, WalStatus
     from agent_ckpt.options import Options
     from agent_ckpt.saver import AgentSaver
 
@@ -36,9 +37,12 @@ if TYPE_CHECKING:
 _HOMES = {
     "AgentSaver": "saver",
     "Options": "options",
+    "Check": "model",
     "Finding": "model",
     "ThreadInfo": "model",
     "VerifyReport": "model",
+    "WalPin": "model",
+    "WalStatus": "model",
     "BusyError": "errors",
     "CkptError": "errors",
     "ClosedError": "errors",
@@ -51,11 +55,13 @@ _HOMES = {
     "UnavailableError": "errors",
     "UsageError": "errors",
     "ValueNotStorableError": "errors",
+    "WalPinnedError": "errors",
 }
 
 __all__ = [
     "AgentSaver",
     "BusyError",
+    "Check",
     "CkptError",
     "ClosedError",
     "CorruptionError",
@@ -71,6 +77,9 @@ __all__ = [
     "UsageError",
     "ValueNotStorableError",
     "VerifyReport",
+    "WalPin",
+    "WalPinnedError",
+    "WalStatus",
     "__version__",
 ]
 

@@ -25,12 +25,13 @@ from agent_ckpt.core.hot import HotCache
 from agent_ckpt.errors import UsageError
 from agent_ckpt.sqlite import SqliteBackend
 from agent_ckpt.thread_ops import ThreadOps
+from agent_ckpt.wal_ops import WalOps
 from agent_ckpt.work import OnDamage
 
 _URL_VARIABLE = "AGENT_CKPT_URL"
 
 
-class AgentSaver(ThreadOps, BaseCheckpointSaver[Any]):
+class AgentSaver(ThreadOps, WalOps, BaseCheckpointSaver[Any]):
     """A LangGraph checkpointer on one SQLite file in WAL mode, for sync and async use.
 
     One object serves every OS thread and every event loop; it may be built at import time or

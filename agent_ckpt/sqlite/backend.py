@@ -7,13 +7,15 @@ import sqlite3
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
 from agent_ckpt.backend import Factory, T
 from agent_ckpt.errors import ClosedError, UnavailableError, UsageError
+from agent_ckpt.model import Check, WalStatus
 from agent_ckpt.options import Options
-from agent_ckpt.sqlite import connect, engine, errors, files, fork, guard, place, schema, target, wal
+from agent_ckpt.sqlite import care, connect, engine, errors, files, fork, guard, place, schema, target, wal
 from agent_ckpt.sqlite.aio import LoopReaders, in_thread
 from agent_ckpt.sqlite.drive import Counter, Hook
 from agent_ckpt.sqlite.group import Handle
@@ -82,6 +84,19 @@ class SqliteBackend:
             await in_thread(store.ready)
         store.ready()
         return await (store.writer.acall(factory) if write else store.loops.call(factory))
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Run something of this backend that may wait, beside the event loop."""
+        return await in_thread(work)
+
+    def wal_status(self) -> WalStatus:
+        return care.status(self._store)
+
+    def wal_truncate(self, wait_s: float) -> WalStatus:
+        return care.truncate(self._store, wait_s)
+
+    def doctor(self) -> list[Check]:
+        return care.examine(self._store)
 
     def close(self) -> None:
         self._finalizer.detach()
@@ -218,13 +233,23 @@ class _Store:
         reader = self._open_reader()
         complete = False
         try:
-            complete = schema.check(reader, self.target.path, self.limits.mode != "rollback")
+            if schema.check(reader, self.target.path):
+                self._follow_choice(reader)
+                complete = connect.in_wal_mode(reader) == (self.limits.mode != "rollback")
         finally:
             if complete:
                 self.pool.give(reader)
             else:
                 reader.close()
         return complete
+
+    def _follow_choice(self, reader: sqlite3.Connection) -> None:
+        """A store that somebody keeps with a rollback journal may be reached from where WAL mode isn't safe."""
+        if self.options.journal == "auto" and self.limits.mode == "wal" and schema.chosen_journal(reader) == "rollback":
+            self.limits = wal.Limits.of(self.options, "rollback")
+            assert self._guard is not None
+            self._guard.needed = False
+            log.info("%s is kept with a rollback journal, as it was before; journal='wal' changes it", self.target.path)
 
     def _set_up(self) -> bool:
         """Finish the file, if no other process is just doing so: sixteen that make one fresh file take turns."""

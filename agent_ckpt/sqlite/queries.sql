@@ -6,7 +6,8 @@
 CREATE TABLE this_store (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     store_id BLOB NOT NULL,
-    sequence INTEGER NOT NULL
+    sequence INTEGER NOT NULL,
+    journal TEXT NOT NULL DEFAULT 'wal'
 ) STRICT;
 CREATE TABLE threads (
     thread INTEGER PRIMARY KEY,
@@ -52,6 +53,12 @@ CREATE TABLE blobs (
 ) STRICT;
 CREATE INDEX blobs_digest ON blobs (digest);
 INSERT INTO this_store (one, store_id, sequence) VALUES (1, randomblob(16), 0);
+
+-- name: journal_chosen
+SELECT journal FROM this_store;
+
+-- name: journal_choose
+UPDATE this_store SET journal = ?1 WHERE one = 1 AND journal <> ?1;
 
 -- name: store_row
 SELECT store_id, sequence FROM this_store;

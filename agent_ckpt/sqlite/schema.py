@@ -140,8 +140,8 @@ def _run_schema(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
-def check(connection: sqlite3.Connection, path: str, wal: bool = True) -> bool:
-    """Compare the file's tables with ours; False if nothing of it is made yet, or the journal mode is another.
+def check(connection: sqlite3.Connection, path: str) -> bool:
+    """Compare the file's tables with ours; False if nothing of it is made yet.
 
     What others keep in tables of their own is let be, with its indexes, triggers and views (LangGraph's SqliteStore,
     a replication tool): nothing of ours touches it.
@@ -170,7 +170,16 @@ def check(connection: sqlite3.Connection, path: str, wal: bool = True) -> bool:
                 path=path,
                 object=name,
             )
-    return connect.in_wal_mode(connection) == wal
+    return True
+
+
+def chosen_journal(connection: sqlite3.Connection) -> str:
+    """The journal mode that the store was last set to, "wal" or "rollback".
+
+    The file's own mode doesn't tell, since a copy that VACUUM makes is never in WAL mode.
+    """
+    row = connection.execute(QUERIES["journal_chosen"]).fetchone()
+    return "rollback" if row == ("rollback",) else "wal"
 
 
 def _touches(ours: set[str], kind: str, table: str, sql: str) -> bool:
@@ -196,6 +205,7 @@ def set_up(connection: sqlite3.Connection, path: str, wal: bool = True) -> None:
         name = "WAL mode" if wal else "a rollback journal"
         raise FormatError(f"{path} can't be switched to {name} on this file system", path=path)
     create(connection)
+    connection.execute(QUERIES["journal_choose"], ("wal" if wal else "rollback",))
 
 
 def create(connection: sqlite3.Connection) -> None:
