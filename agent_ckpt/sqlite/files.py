@@ -19,7 +19,7 @@ from agent_ckpt.sqlite import fork
 log = logging.getLogger("agent_ckpt")
 
 OTHERS = 0o007
-SIDE_FILES = ("-wal", "-shm", "-lock")
+SIDE_FILES = ("-wal", "-shm", "-journal", "-lock")
 
 _creating = threading.RLock()
 

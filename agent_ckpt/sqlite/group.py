@@ -76,9 +76,6 @@ class Handle:
                 if self.guard is not None and not self.guard.lock_file():
                     return False
                 return self.wal.cut(self.connection, wait_s)
-            except CkptError:
-                # The guard can't be locked any more; the next write says why.
-                return True
             finally:
                 if self.guard is not None:
                     self.guard.unlock_file()

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from agent_ckpt.backend import T
-from agent_ckpt.errors import ClosedError, PoisonedError, UnavailableError, UsageError
+from agent_ckpt.errors import CkptError, ClosedError, PoisonedError, UnavailableError, UsageError
 from agent_ckpt.sqlite import engine, errors
 from agent_ckpt.sqlite.fork import GATE
 from agent_ckpt.sqlite.group import Handle
@@ -66,12 +66,24 @@ class Upkeep:
             if not self._run.acquire(blocking=False):
                 return False
             with GATE:
-                done = self._closing or self._handle is None or self._handle.cut_wal()
+                done = self._closing or self._handle is None or self._cut(self._handle)
             if done:
                 self._tidier.rest()
             return done
         finally:
             self._let_go()
+
+    def _cut(self, handle: Handle) -> bool:
+        if handle.wal is None:
+            return True
+        done = False
+        try:
+            with handle.wal.failing_logged():
+                done = handle.cut_wal()
+        except CkptError:
+            # The side file can't be locked any more; the next write says why.
+            done = True
+        return done
 
     def maintain(self, work: Callable[[Handle], T]) -> T:
         """Run something on the connection, with the lock of all writers held and outside a transaction.
@@ -91,7 +103,7 @@ class Upkeep:
                         return found[0]
             except engine.ERRORS as exc:
                 if not errors.is_busy(exc):
-                    raise errors.translate(exc, self._path, "work on the WAL") from exc
+                    raise errors.translate(exc, self._path, "folding the WAL") from exc
             finally:
                 self._let_go()
             if not wait.sleep():

@@ -14,7 +14,8 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from agent_ckpt.errors import PoisonedError
@@ -91,7 +92,7 @@ class Wal:
         self._bytes = 0
         self._not_before = self._patient_not_before = 0.0
         self._pinned_since: float | None = None
-        self._warn_at = 0.0
+        self._warn_at = self._failed_warn_at = 0.0
 
     def check(self) -> None:
         """Look, after a commit, that the file and the WAL that took it are still in their places.
@@ -151,7 +152,19 @@ class Wal:
         self._not_before = now + RETRY_S
         if patient:
             self._patient_not_before = now + PATIENT_RETRY_S
-        self.cut(connection, PATIENT_WAIT_S if patient else 0.0)
+        with self.failing_logged():
+            self.cut(connection, PATIENT_WAIT_S if patient else 0.0)
+
+    @contextmanager
+    def failing_logged(self) -> Iterator[None]:
+        """Log an error of the driver, now and then, where nobody waits for the outcome."""
+        try:
+            yield
+        except engine.ERRORS as exc:
+            if time.monotonic() < self._failed_warn_at:
+                return
+            self._failed_warn_at = time.monotonic() + WARN_AGAIN_S
+            log.warning("folding the WAL of %s failed, it is tried again later: %s", self._path, exc)
 
     def cut(self, connection: sqlite3.Connection, wait_s: float = 0.0) -> bool:
         """Fold the WAL and cut it to nothing; the caller holds the guard and no transaction.
@@ -159,14 +172,13 @@ class Wal:
         Returns:
             False if a reader or a writer without the guard was in the way. Who stays in the way is logged, with
             its age, now and then.
+
+        Raises:
+            sqlite3.Error: for an I/O error or a full disk; the WAL is as it was.
         """
-        try:
-            if not self.is_in_place() or not self._bytes:
-                return True
-            done = truncate(connection, wait_s)
-        except engine.ERRORS as exc:
-            log.warning("folding the WAL of %s failed, it is tried again later: %s", self._path, exc)
-            return False
+        if not self.is_in_place() or not self._bytes:
+            return True
+        done = truncate(connection, wait_s)
         self._note_reader(done)
         return done
 
