@@ -74,7 +74,7 @@ def mode(using: Engine, limits: Limits) -> Iterator[Check]:
         return
     yield Check("mode", OK, f"WAL mode, folded by us from {limits.fold_pages} pages")
     if using.is_affected:
-        hint = FIX if using is STANDARD else "upgrade pysqlite3 (pysqlite3-binary is another, older package)"
+        hint = FIX if using.name == STANDARD.name else "upgrade pysqlite3 (pysqlite3-binary is another, older package)"
         text = f"SQLite {using.version_text} has the WAL race (3.7.0 to 3.51.2); guarded mode keeps it away from our "
         yield Check("WAL race", NOTE, f"{text}own writers, not from other programs that write the file. {hint}")
     else:

@@ -11,6 +11,7 @@ from agent_ckpt.sqlite import engine, files, fork, mounts
 log = logging.getLogger("agent_ckpt")
 
 _told: set[str] = set()
+_warned: set[str] = set()
 
 
 def journal_mode(path: str, options: Options) -> str:
@@ -60,11 +61,22 @@ def other_engine(path: str, inode: fork.Inode, using: engine.Engine) -> str | No
             f"this process has {path} open with engine={ours!r}: a second engine ({using.name}) would cancel its "
             f"locks. Use one engine for a file, or close the other saver first"
         )
+    if not files.has_descriptor(inode):
+        return None
     others = engine.others_loaded(using)
-    if not files.has_descriptor(inode) or (using is engine.STANDARD and not others):
+    if using is engine.STANDARD:
+        # Mostly a connection of the user's own, by this same engine.
+        if others and path not in _warned:
+            _warned.add(path)
+            log.warning(
+                "something in this process has %s open. If it does with %s and not with Python's sqlite3, the two "
+                "cancel each other's locks and commits get lost: use one of them",
+                path,
+                " or ".join(others),
+            )
         return None
     return (
-        f"something in this process has {path} open, and not only one SQLite is in use here "
-        f"({', '.join(sorted({using.name, *(others or ['sqlite3'])}))}): two of them on one file cancel each other's "
-        f"locks. Close it there first, or open it with the same engine"
+        f"something in this process has {path} open, most likely Python's sqlite3, and engine={using.name!r} is "
+        f"another SQLite: two of them on one file cancel each other's locks. Close it there first, or leave the "
+        f"option out"
     )
