@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 import typer
 
-from agent_ckpt import AgentSaver, PoisonedError
+from agent_ckpt import AgentSaver, CkptError, PoisonedError
 from agent_ckpt.cli.app import app
 from tests.conftest import Api, assert_sound
 from tests.sqlite_backend import ROOT
@@ -119,7 +119,7 @@ def _calls() -> dict[str, Callable[[Api, Path], Any]]:
 
     def open_badly(api: Api, path: Path) -> None:
         for target, options in ((path / "x", {}), (path, {"engine": "pysqlite3"}), (path, {"journal": "rollback"})):
-            with pytest.raises(Exception, match="."):
+            with pytest.raises(CkptError):
                 Api(AgentSaver(target, busy_timeout_s=0.1, **options), api.form).get_tuple(CONFIG)
 
     def narrow(api: Api, path: Path) -> None:
@@ -192,9 +192,8 @@ def test_the_watch_hears_of_an_open(live: Live) -> None:
     """The two checks above do notice it: an open is heard of, and the locks that its close drops cost the WAL."""
     with pytest.raises(AssertionError), nothing_opened(live.path):
         live.path.open("rb").close()
-    with pytest.raises(Exception, match=".") as noticed:
+    with pytest.raises((AssertionError, FileNotFoundError, PoisonedError)):
         live.still_whole()
-    assert isinstance(noticed.value, AssertionError | FileNotFoundError | PoisonedError)
 
 
 # Commands, each in a process of its own beside a live writer

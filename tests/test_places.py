@@ -490,14 +490,15 @@ sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *sys.argv[1:]]))
 
 def test_systems_without_fcntl_and_fork(tmp_path: Path) -> None:
     """`import agent_ckpt`, a saver, and the tests of the pure parts work where there is neither fcntl nor fork."""
+    chosen = [str(ROOT / "tests" / "test_codec.py"), "-k", "compression or whole or header or ids"]
+    settings = ["--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml")]
     done = subprocess.run(
-        [sys.executable, "-c", BARE, str(ROOT / "tests" / "test_codec.py"), "-k", "compression or whole or header or ids", "--rootdir", str(ROOT),
-         "-c", str(ROOT / "pyproject.toml")],
+        [sys.executable, "-c", BARE, *chosen, *settings],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=300,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert " passed" in done.stdout
