@@ -28,9 +28,13 @@ if TYPE_CHECKING:
         ValueNotStorableError,
         WalPinnedError,
     )
-    from agent_ckpt.model import Check, Finding, ThreadInfo, VerifyReport, WalPin, WalStatus
+    from agent_ckpt.idempotency import idempotency_key
+    from agent_ckpt.leases import Lease
+    from agent_ckpt.model import Check, Finding, LeaseInfo, ThreadInfo, VerifyReport, WalPin, WalStatus
     from agent_ckpt.options import Options
+    from agent_ckpt.retrying import ainvoke, invoke
     from agent_ckpt.saver import AgentSaver
+    from agent_ckpt.turns import Turn
 
     __version__: str
 
@@ -39,6 +43,9 @@ _HOMES = {
     "Options": "options",
     "Check": "model",
     "Finding": "model",
+    "Lease": "leases",
+    "LeaseInfo": "model",
+    "Turn": "turns",
     "ThreadInfo": "model",
     "VerifyReport": "model",
     "WalPin": "model",
@@ -56,6 +63,9 @@ _HOMES = {
     "UsageError": "errors",
     "ValueNotStorableError": "errors",
     "WalPinnedError": "errors",
+    "ainvoke": "retrying",
+    "idempotency_key": "idempotency",
+    "invoke": "retrying",
 }
 
 __all__ = [
@@ -68,11 +78,14 @@ __all__ = [
     "DiskFullError",
     "Finding",
     "FormatError",
+    "Lease",
+    "LeaseInfo",
     "Options",
     "PoisonedError",
     "ReadOnlyError",
     "ThreadConflictError",
     "ThreadInfo",
+    "Turn",
     "UnavailableError",
     "UsageError",
     "ValueNotStorableError",
@@ -81,6 +94,9 @@ __all__ = [
     "WalPinnedError",
     "WalStatus",
     "__version__",
+    "ainvoke",
+    "idempotency_key",
+    "invoke",
 ]
 
 

@@ -17,7 +17,7 @@ from uuid import UUID
 import yaml
 from langchain_core.runnables.config import RunnableConfig, var_child_runnable_config
 
-from agent_ckpt.core.session import Session
+from agent_ckpt.core.session import HeldLease, Session
 from agent_ckpt.errors import UsageError
 from agent_ckpt.model import Place
 
@@ -27,17 +27,19 @@ _FILLED_IN = frozenset(("tags", "metadata", "callbacks", "recursion_limit"))
 _SESSIONS_KEPT = 16
 _WHERE = 'pass it as {"configurable": {"thread_id": "..."}}'
 
+_leases: ContextVar[Mapping[tuple[int, str], HeldLease]] = ContextVar("agent_ckpt_leases", default={})  # noqa: B039
 _sessions: ContextVar[Mapping[tuple[int, str], Session]] = ContextVar("agent_ckpt_sessions", default={})  # noqa: B039
 
 
 class SessionThreadId(str):
-    """A thread_id that carries the session which restored the thread."""
+    """A thread_id that carries the session which restored the thread; from `fork`, a checkpoint_id too."""
 
-    session: Session
+    session: Session | None
+    lease: HeldLease | None
 
-    def __new__(cls, thread_id: str, session: Session) -> SessionThreadId:
+    def __new__(cls, thread_id: str, session: Session | None, lease: HeldLease | None = None) -> SessionThreadId:
         made = super().__new__(cls, thread_id)
-        made.session = session
+        made.session, made.lease = session, lease
         return made
 
     def __eq__(self, other: object) -> bool:
@@ -162,10 +164,13 @@ class Carrier:
 
     Args:
         store: identity of the store, so that two stores in one process don't share sessions.
+
+    Attributes:
+        store: the same.
     """
 
     def __init__(self, store: int) -> None:
-        self._store = store
+        self.store = store
 
     def session_of(self, config: Mapping[str, Any]) -> Session | None:
         """The session that a config belongs to, if any."""
@@ -190,6 +195,10 @@ class Carrier:
             raise session.refused
         return session
 
+    def last_begun(self, thread_id: str) -> Session | None:
+        """The session last begun in this context on a thread."""
+        return self._in_context(thread_id)
+
     def begin(self, config: Mapping[str, Any], thread_id: str, base: int, fresh_id: bytes) -> Session:
         """Begin the session of a restore outside a task, or go on with the one just begun.
 
@@ -198,13 +207,29 @@ class Carrier:
         the first one did. Any other carried session is another restore's.
         """
         carried = self._carried(config["configurable"].get("thread_id"))
-        outer = self._outer(thread_id)
+        outer = self.outer(thread_id)
         if carried is not None:
-            if carried is self._in_context(thread_id) and carried.base == base and not carried.wrote:
+            fresh = carried.base == base and not carried.wrote and carried.refused is None
+            if fresh and carried is self._in_context(thread_id):
                 return carried
             # A mere read, or a run inside the run that carries it, takes nothing from that one.
             carried.superseded = carried.superseded or (_is_filled_in(config) and carried is not outer)
-        return Session(fresh_id, thread_id, base, self._store, outer)
+        lease = self._lease_on(config["configurable"].get("thread_id")) or self.lease_of(thread_id)
+        return Session(fresh_id, thread_id, base, self.store, outer, lease=lease)
+
+    def lease_of(self, thread_id: str) -> HeldLease | None:
+        """The lease of a thread that is held in this context, if any."""
+        lease = _leases.get().get((self.store, thread_id))
+        return lease if lease is not None and lease.id is not None else None
+
+    def hold(self, lease: HeldLease) -> None:
+        """Have what is called from here on, in this context, write under a lease."""
+        _leases.set({**_leases.get(), (self.store, lease.thread_id): lease})
+
+    def let_go(self, lease: HeldLease) -> None:
+        """Undo `hold`."""
+        key = (self.store, lease.thread_id)
+        _leases.set({held: other for held, other in _leases.get().items() if held != key or other is not lease})
 
     def plant(self, config: Mapping[str, Any], session: Session) -> None:
         """Put the session into a config that is LangGraph's own copy; leave any other alone."""
@@ -214,30 +239,51 @@ class Carrier:
         if type(conf) is dict and isinstance(conf.get("thread_id"), str):
             conf["thread_id"] = SessionThreadId(session.thread_id, session)
         known = dict(_sessions.get())
-        known.pop((self._store, session.thread_id), None)
+        known.pop((self.store, session.thread_id), None)
         while len(known) >= _SESSIONS_KEPT:
             del known[next(iter(known))]
-        known[(self._store, session.thread_id)] = session
+        known[(self.store, session.thread_id)] = session
         _sessions.set(known)
+
+    def session(self, thread_id: str, base: int, fresh_id: bytes) -> Session:
+        """A session of a caller that read no checkpoint."""
+        return Session(fresh_id, thread_id, base, self.store)
+
+    def permit(self, config: Mapping[str, Any]) -> Session | None:
+        """The session of `fork` that a config's checkpoint_id carries: update_state makes plain text of thread_ids."""
+        return self._carried(config["configurable"].get("checkpoint_id"))
+
+    def carried(self, config: Mapping[str, Any]) -> Session | None:
+        """The session that a config's thread_id carries, whoever's it is."""
+        return self._carried(config["configurable"].get("thread_id"))
 
     def _carried(self, thread_id: Any) -> Session | None:
         """The session on a thread_id, if it is one of this store and this process."""
         if not isinstance(thread_id, SessionThreadId):
             return None
         session = thread_id.session
-        return session if session.store == self._store and session.alive() else None
+        return session if session is not None and session.store == self.store and session.alive() else None
+
+    def _lease_on(self, thread_id: Any) -> HeldLease | None:
+        lease = thread_id.lease if isinstance(thread_id, SessionThreadId) else None
+        return lease if lease is not None and lease.store == self.store and lease.id is not None else None
 
     def _in_context(self, thread_id: str) -> Session | None:
-        session = _sessions.get().get((self._store, thread_id))
+        session = _sessions.get().get((self.store, thread_id))
         return session if session is not None and session.alive() else None
 
-    def _outer(self, thread_id: str) -> Session | None:
+    def outer(self, thread_id: str) -> Session | None:
         """The session of the run inside whose node we are, when that run is on the same thread."""
         around: RunnableConfig | None = var_child_runnable_config.get()
         conf = (around or {}).get("configurable") or {}
         if _TASK_ID not in conf or conf.get("thread_id") != thread_id:
             return None
         return self.session_of({"configurable": conf})
+
+
+def is_a_run(config: Mapping[str, Any]) -> bool:
+    """Whether a config comes from the beginning of a run: LangGraph's own copy, outside a task."""
+    return _is_filled_in(config) and _TASK_ID not in config["configurable"]
 
 
 def _is_filled_in(config: Mapping[str, Any]) -> bool:

@@ -57,6 +57,42 @@ class ThreadRow(NamedTuple):
     secret: bytes
 
 
+class Holder(NamedTuple):
+    """A run that is going, as others see it.
+
+    Attributes:
+        process: the id of its process.
+        age_s: seconds since it restored its thread.
+        base: the revision that it restored.
+    """
+
+    process: int
+    age_s: float
+    base: int
+
+    def __str__(self) -> str:
+        return f"a run of process {self.process}, {self.age_s:.1f} s old,"
+
+
+class LeaseRow(NamedTuple):
+    """A thread's lease.
+
+    Attributes:
+        fence: rises with each lease of the store.
+        holder: eight bytes; the first four name the process.
+        label: what others are told of the holder.
+        turn: 1 for a turn on the thread, 0 for a lease that was asked for as one.
+        since, expires: seconds since the epoch.
+    """
+
+    fence: int
+    holder: bytes
+    label: str
+    turn: int
+    since: float
+    expires: float
+
+
 class CheckpointRow(NamedTuple):
     """A checkpoint's row as it was read."""
 
@@ -143,6 +179,24 @@ class ThreadInfo:
     checkpoints: int
     namespaces: int
     updated: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseInfo:
+    """One line of `AgentSaver.leases()`.
+
+    Attributes:
+        thread_id: the thread.
+        fence: the lease's number; a later lease has a larger one.
+        holder: who holds it.
+        since, expires_at: seconds since the epoch: when it was taken, and until when it holds.
+    """
+
+    thread_id: str
+    fence: int
+    holder: str
+    since: float
+    expires_at: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,14 @@ class Options:
         compression: `"zstd"` or `"none"`, for what is written from now on; both are always read.
         file_mode: permission bits of a new file.
         cache_bytes: bound, in bytes, of the encoded values kept in memory for hot threads.
+        stale_checkpoint: what happens to a run that names a checkpoint_id which isn't the head (latest
+            checkpoint): `"fork"` goes on from there on purpose; `"refuse_resume"` refuses it at a
+            checkpoint where an interrupt asked something; `"refuse"` refuses it. Reading is
+            always allowed. A config's `configurable` may say otherwise for one call.
+        on_busy: what happens to a newcomer on a thread while a run on it is going. `"reject"`: it is
+            refused with ThreadConflictError before its nodes run. `"preempt"`: it takes the thread,
+            and the run that is going is refused at its next write.
+        busy_ttl_s: seconds after its last write for which a run that is going keeps newcomers out.
         queue_size: writes that may wait for the writer before callers wait for a place.
         engine: `"sqlite3"`, the SQLite that Python was built with, or `"pysqlite3"`, the newer one that the extra
             `agent-ckpt[sqlite]` brings. One file is used with one engine in a process.
@@ -42,6 +50,9 @@ class Options:
     compression: Literal["zstd", "none"] = "zstd"
     file_mode: int = 0o600
     cache_bytes: int = 64 * 1024 * 1024
+    stale_checkpoint: Literal["fork", "refuse_resume", "refuse"] = "fork"
+    on_busy: Literal["reject", "preempt"] = "reject"
+    busy_ttl_s: float = 3600.0
     queue_size: int = 4096
     engine: Literal["sqlite3", "pysqlite3"] = "sqlite3"
     journal: Literal["auto", "wal", "rollback", "litestream"] = "auto"
@@ -52,7 +63,7 @@ class Options:
         hints = get_type_hints(Options)
         for field in dataclasses.fields(self):
             _check(field.name, getattr(self, field.name), hints[field.name])
-        for name in ("busy_timeout_s", "cache_bytes"):
+        for name in ("busy_timeout_s", "busy_ttl_s", "cache_bytes"):
             if not 0 <= getattr(self, name) <= _LARGEST:
                 raise UsageError(f"option {name} must be a number from 0 to {_LARGEST}, got {getattr(self, name)!r}")
         if not 0 <= self.journal_size_limit <= _LARGEST:

@@ -21,6 +21,7 @@ from agent_ckpt.carrier import config_for, run_id_of
 from agent_ckpt.codec import expand, frame, tree
 from agent_ckpt.codec.plan import RUN_FROM, Planner
 from agent_ckpt.codec.values import DecodeError, ValueCodec
+from agent_ckpt.core.flight import Rules
 from agent_ckpt.core.hot import HotThread, path_of
 from agent_ckpt.core.put import KEEP, PutPlan, Target, Written
 from agent_ckpt.core.read import Found
@@ -29,6 +30,7 @@ from agent_ckpt.core.session import Session
 from agent_ckpt.core.writes import WritesPlan
 from agent_ckpt.errors import UsageError
 from agent_ckpt.model import Body, Entry, Place, Ref, ThreadRow
+from agent_ckpt.restore_rules import CALL_KEYS
 
 _OWN_KEYS = frozenset(("v", "id", "ts", "channel_values", "channel_versions", "versions_seen", "updated_channels"))
 _SECRET_SIZE = 16
@@ -37,12 +39,13 @@ _SECRET_SIZE = 16
 class Planning:
     """Makes the plan of one write for the thread as it is known in memory."""
 
-    def __init__(self, codec: ValueCodec, hot: HotThread | None, compression: str) -> None:
+    def __init__(self, codec: ValueCodec, hot: HotThread | None, compression: str, rules: Rules) -> None:
         self.hot = hot if hot is not None else HotThread(0, 0, os.urandom(_SECRET_SIZE))
         # Before the first look: what another write adds meanwhile must not count as known here.
         self._known = self.hot.count
         self._codec = codec
         self._compression = compression
+        self._rules = rules
         self._ns, self._checkpoint_id = "", ""
         self._planner = Planner(
             codec,
@@ -79,6 +82,9 @@ class Planning:
         place = at._replace(checkpoint_id=checkpoint_id)
         self._ns, self._checkpoint_id = place.ns, checkpoint_id
         full = get_checkpoint_metadata(config, metadata)  # type: ignore[arg-type]
+        for key in CALL_KEYS:
+            if key in config["configurable"]:
+                full.pop(key, None)  # type: ignore[misc]
         rest = {key: value for key, value in checkpoint.items() if key not in _OWN_KEYS}
         updated = checkpoint.get("updated_channels")
         body = Body(
@@ -102,6 +108,7 @@ class Planning:
             self._framed([plan for _, _, plan in channels]),
             self._compression,
             session,
+            self._rules,
         )
 
     def writes(
@@ -134,6 +141,7 @@ class Planning:
             self._framed([plan for _, _, plan in planned]),
             self._compression,
             session,
+            self._rules,
         )
 
     def remember(self, written: Written) -> None:
@@ -205,6 +213,14 @@ class Reading:
     def metadata(self, body: Body) -> dict[str, Any]:
         decoded = self._codec.decode(body.metadata)
         return decoded if isinstance(decoded, dict) else {}
+
+    def parents(self, body: Body) -> dict[str, str]:
+        """The checkpoints that a subgraph's belongs to, by namespace; empty where that can't be read."""
+        try:
+            parents = self.metadata(body).get("parents")
+        except DecodeError:
+            return {}
+        return parents if isinstance(parents, dict) else {}
 
     def checkpoint_tuple(self, found: Found, session: Session | None) -> CheckpointTuple:
         """The tuple of a checkpoint, its values fresh objects.

@@ -13,6 +13,7 @@ from agent_ckpt.carrier import Carrier
 from agent_ckpt.codec.values import ValueCodec
 from agent_ckpt.core.hot import HotCache
 from agent_ckpt.options import Options
+from agent_ckpt.runs import Runs
 from agent_ckpt.sqlite import SqliteBackend
 from agent_ckpt.work import Store
 
@@ -25,6 +26,7 @@ class Plumbing:
     _backend: SqliteBackend
     _hot: HotCache
     _carrier: Carrier
+    _runs: Runs
     _made: tuple[SerializerProtocol, Store] | None = None
 
     @property
@@ -32,7 +34,7 @@ class Plumbing:
         # Looked at per call: LangGraph's strict mode copies the saver and gives the copy another serde.
         made = self._made
         if made is None or made[0] is not self.serde:
-            store = Store(ValueCodec(self.serde), self._hot, self._carrier, self._options)
+            store = Store(ValueCodec(self.serde), self._hot, self._carrier, self._runs, self._options)
             made = self._made = (self.serde, store)
         return made[1]
 

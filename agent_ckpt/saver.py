@@ -23,15 +23,19 @@ from agent_ckpt import work
 from agent_ckpt.carrier import Carrier
 from agent_ckpt.core.hot import HotCache
 from agent_ckpt.errors import UsageError
+from agent_ckpt.leases import LeaseOps
+from agent_ckpt.listing import Listing, OnDamage
+from agent_ckpt.runs import Runs
 from agent_ckpt.sqlite import SqliteBackend
 from agent_ckpt.thread_ops import ThreadOps
+from agent_ckpt.timeline_ops import TimelineOps
+from agent_ckpt.turns import TurnOps
 from agent_ckpt.wal_ops import WalOps
-from agent_ckpt.work import OnDamage
 
 _URL_VARIABLE = "AGENT_CKPT_URL"
 
 
-class AgentSaver(ThreadOps, WalOps, BaseCheckpointSaver[Any]):
+class AgentSaver(ThreadOps, TimelineOps, LeaseOps, TurnOps, WalOps, BaseCheckpointSaver[Any]):
     """A LangGraph checkpointer on one SQLite file in WAL mode, for sync and async use.
 
     One object serves every OS thread and every event loop; it may be built at import time or
@@ -58,6 +62,7 @@ class AgentSaver(ThreadOps, WalOps, BaseCheckpointSaver[Any]):
         self._backend = SqliteBackend(target, self._options)
         self._hot = HotCache(self._options.cache_bytes)
         self._carrier = Carrier(id(self._backend))
+        self._runs = Runs(self._backend.board, self._options.busy_ttl_s)
 
     @classmethod
     def from_conn_string(cls, conn_string: str | os.PathLike[str], **options: Any) -> AgentSaver:
@@ -215,7 +220,7 @@ class AgentSaver(ThreadOps, WalOps, BaseCheckpointSaver[Any]):
         Raises:
             UsageError: for a negative limit or an unusable config.
         """
-        query = work.Listing(self._store, config, filter, before, limit, on_damage)
+        query = Listing(self._store, config, filter, before, limit, on_damage)
         return query.items(self._run)
 
     async def alist(
@@ -228,7 +233,7 @@ class AgentSaver(ThreadOps, WalOps, BaseCheckpointSaver[Any]):
         on_damage: OnDamage = "raise",
     ) -> AsyncIterator[CheckpointTuple]:
         """`list`, async."""
-        query = work.Listing(self._store, config, filter, before, limit, on_damage)
+        query = Listing(self._store, config, filter, before, limit, on_damage)
         async for item in query.aitems(self._arun):
             yield item
 

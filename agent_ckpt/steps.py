@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Generator
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,7 +19,13 @@ class Call(NamedTuple):
     write: bool = False
 
 
-Steps = Generator[Call, Any, T]
+class Pause(NamedTuple):
+    """A wait that holds nothing, as a step of larger work."""
+
+    seconds: float
+
+
+Steps = Generator[Call | Pause, Any, T]
 
 
 def run(backend: Backend, steps: Steps[T]) -> T:
@@ -31,7 +39,10 @@ def run(backend: Backend, steps: Steps[T]) -> T:
             return done.value  # type: ignore[no-any-return]
         answer, failure = None, None
         try:
-            answer = backend.run(call.factory, write=call.write)
+            if isinstance(call, Pause):
+                time.sleep(call.seconds)
+            else:
+                answer = backend.run(call.factory, write=call.write)
         except BaseException as exc:
             failure = exc
 
@@ -47,6 +58,9 @@ async def arun(backend: Backend, steps: Steps[T]) -> T:
             return done.value  # type: ignore[no-any-return]
         answer, failure = None, None
         try:
-            answer = await backend.arun(call.factory, write=call.write)
+            if isinstance(call, Pause):
+                await asyncio.sleep(call.seconds)
+            else:
+                answer = await backend.arun(call.factory, write=call.write)
         except BaseException as exc:
             failure = exc

@@ -55,3 +55,19 @@ def test_every_example_is_covered(name: str) -> None:
     """Each example is named by a test."""
     tested = "".join(path.read_text() for path in Path(__file__).parent.glob("test_example*.py"))
     assert name.removesuffix(".py") in tested
+
+
+def test_double_text(tmp_path: Path) -> None:
+    """B36: the second Send loses a turn on the official savers; here it is told, and the first one's result stays."""
+    done = run_example("double_text.py", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for question, *answers in (
+        ("second", "answered", "answered", "refused (busy), model asked 0 times"),
+        ("the charge is in the thread", "yes", "yes", "yes"),
+        ("the second message", "LOST, though it was answered", "LOST, though it was answered", "told"),
+        ("tool calls without result", "0", "0", "0"),
+    ):
+        block = re.search(rf"^{question}:\n((?:    .*\n)+)", done.stdout, re.MULTILINE)
+        assert block is not None, done.stdout
+        told = [line.split(maxsplit=1)[1] for line in block[1].splitlines()]
+        assert told == answers

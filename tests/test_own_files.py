@@ -127,6 +127,19 @@ def _calls() -> dict[str, Callable[[Api, Path], Any]]:
         open_another(api, path)
         assert path.stat().st_mode & 0o777 == 0o600
 
+    def hold_a_lease(api: Api, path: Path) -> None:
+        with api.saver.lease("leased", ttl=5.0):
+            assert [lease.thread_id for lease in api.leases()] == ["leased"]
+            assert api.break_lease("leased")
+
+    def take_a_turn(api: Api, path: Path) -> None:
+        with api.saver.turn({"configurable": {"thread_id": "leased"}}):
+            pass
+
+    def go_back(api: Api, path: Path) -> None:
+        api.rollback({"configurable": {**CONFIG["configurable"], "checkpoint_id": f"{1:032x}"}})
+        api.rolled_back("t")
+
     return {
         "open another saver": open_another,
         "fail to open": open_badly,
@@ -142,8 +155,13 @@ def _calls() -> dict[str, Callable[[Api, Path], Any]]:
         "threads": lambda api, path: list(api.threads()),
         "copy_thread": lambda api, path: api.copy_thread("t", "copy"),
         "delete_thread": lambda api, path: api.delete_thread("copy"),
+        "rollback": go_back,
         "delete_for_runs": lambda api, path: api.delete_for_runs(["no such run"]),
         "prune": lambda api, path: api.prune(["t"]),
+        "lease": hold_a_lease,
+        "turn": take_a_turn,
+        "fork": lambda api, path: api.fork(api.get_tuple(CONFIG).config),
+        "revision": lambda api, path: api.revision("t"),
         "verify": lambda api, path: api.verify(),
         "wal_status": lambda api, path: api.wal_status(),
         "wal_truncate": lambda api, path: api.wal_truncate(),
@@ -152,8 +170,19 @@ def _calls() -> dict[str, Callable[[Api, Path], Any]]:
     }
 
 
-NOT_A_CALL = {"close", "with_allowlist", "get_next_version", "from_conn_string", "from_env", "config_specs", "get"}
-"""Public names of a saver that touch no store, or end it."""
+NOT_A_CALL = {
+    "leases",
+    "break_lease",
+    "rolled_back",
+    "close",
+    "with_allowlist",
+    "get_next_version",
+    "from_conn_string",
+    "from_env",
+    "config_specs",
+    "get",
+}
+"""Public names that are called within others of the list, that touch no store, or that end the saver."""
 
 
 def test_every_method_of_a_saver_is_tried() -> None:
@@ -208,7 +237,10 @@ def _commands(command: Any = None, prefix: tuple[str, ...] = ()) -> Iterator[tup
             yield (*prefix, name)
 
 
-ARGUMENTS: dict[tuple[str, ...], list[str]] = {("show",): ["DB", "t"]}
+ARGUMENTS: dict[tuple[str, ...], list[str]] = {
+    ("show",): ["DB", "t"],
+    ("rollback",): ["DB", "t", f"{1:032x}"],
+}
 """What follows a command; the file alone where nothing is said. DB stands for the file."""
 
 AUDITED = """

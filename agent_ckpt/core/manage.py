@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from agent_ckpt.backend import Program, Statement
 from agent_ckpt.codec import frame, ids, rows
 from agent_ckpt.core.rows import checkpoint_row, damaged, first_blob, last_blob, next_sequence, text, thread_row
 from agent_ckpt.errors import UsageError
-from agent_ckpt.model import Place, ThreadInfo, ThreadRow
+from agent_ckpt.model import CheckpointRow, Place, ThreadInfo, ThreadRow
 
 
 def touch() -> Program[None]:
@@ -20,6 +22,24 @@ def touch() -> Program[None]:
 def find_thread(thread_id: str) -> Program[ThreadRow | None]:
     found = yield Statement("thread_row", (thread_id,))
     return thread_row(found[0]) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A checkpoint's row with its thread's, and the number of its namespace."""
+
+    thread: ThreadRow
+    space: int
+    row: CheckpointRow
+
+
+def locate(place: Place) -> Program[Located | None]:
+    """Find a checkpoint by its id, without opening it."""
+    found = yield Statement("checkpoint_by_id", (place.thread_id, place.ns, ids.shrink(place.checkpoint_id or "")))
+    if not found or found[0][7] is None:
+        return None
+    columns = found[0]
+    return Located(thread_row(columns), columns[6], checkpoint_row(place.thread_id, place.ns, columns[7:13]))
 
 
 def list_threads() -> Program[list[ThreadInfo]]:
@@ -80,14 +100,20 @@ def _copy_rows(
     """Copy checkpoints and writes in the order they were committed in, which is their meaning."""
     checkpoints = yield Statement("checkpoints_of_thread", (source.thread,))
     written = yield Statement("writes_of_thread", (source.thread,))
-    last = (yield Statement("advance_sequence", (len(checkpoints) + len(written),)))[0][0]
-    seq = last - len(checkpoints) - len(written)
-    for _, space, ns, *columns in sorted([*checkpoints, *written], key=lambda columns: columns[0]):
-        seq += 1
+    undone = yield Statement("undone_of_thread", (source.thread,))
+    # A rollback's sequence has no row of its own, and its place in the order is what its marks mean.
+    order = sorted({columns[0] for columns in (*checkpoints, *written)} | {mark for _, mark in undone})
+    last = (yield Statement("advance_sequence", (len(order),)))[0][0]
+    moved = {old: new for new, old in enumerate(order, last - len(order) + 1)}
+    for old, space, ns, *columns in sorted([*checkpoints, *written], key=lambda columns: columns[0]):
+        seq = moved[old]
         if len(columns) == 6:
             yield from _copy_checkpoint(source_id, target_id, ns, columns, spaces[space], seq, compression)
         else:
             yield from _copy_writes(source_id, target_id, ns, columns, spaces[space], seq, compression)
+    for old, mark in undone:
+        yield Statement("undo_checkpoints", (json.dumps([moved[old]]), moved[mark]))
+        yield Statement("undo_writes", (json.dumps([moved[old]]), moved[mark]))
 
 
 def _copy_checkpoint(

@@ -27,6 +27,8 @@ def keep_latest(thread_id: str, delta_channels: DeltaChannels, compression: str)
         yield from _remember_ancestors(space, head, delta_channels, compression)
         yield Statement("drop_writes_but_of", (space, columns[1], head.seq))
         yield Statement("drop_checkpoints_but", (space, head.seq))
+    yield Statement("drop_undone_writes", (thread.thread,))
+    yield Statement("drop_undone_checkpoints", (thread.thread,))
     yield from collect(thread_id, thread)
 
 
@@ -66,7 +68,7 @@ def delete_for_runs(run_ids: list[str], delta_channels: DeltaChannels, compressi
         yield Statement("drop_writes_of_run", (run,))
         yield Statement("drop_checkpoints_of_run", (run,))
     for thread_id in sorted(touched):
-        yield from _settle(thread_id)
+        yield from settle(thread_id)
     return sorted(touched)
 
 
@@ -87,7 +89,7 @@ def _prepare_children(
             yield from _remember_ancestors(space, row, delta_channels, compression)
 
 
-def _settle(thread_id: str) -> Program[None]:
+def settle(thread_id: str) -> Program[None]:
     """After a thread lost rows: raise its revision, drop what nothing refers to any more."""
     thread = yield from find_thread(thread_id)
     if thread is None:

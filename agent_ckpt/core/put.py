@@ -8,8 +8,9 @@ from typing import Any
 from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import frame, ids, rows, tree
 from agent_ckpt.core.assemble import Assembled, assemble
+from agent_ckpt.core.flight import Rules, admit, lease_of, lease_row
 from agent_ckpt.core.rows import body_of, next_sequence, thread_row
-from agent_ckpt.core.session import Session, conflict, owns, parent_gone, stale_checkpoint, two_writers
+from agent_ckpt.core.session import Session, parent_gone, stale_checkpoint, two_writers
 from agent_ckpt.errors import ThreadConflictError
 from agent_ckpt.model import Body, CheckpointRow, Place, Ref, ThreadRow
 
@@ -62,6 +63,7 @@ class PutPlan:
         target, frames: what the plans were made with (`assemble`).
         compression: for what is framed in the transaction.
         session: the session it belongs to, if any.
+        rules: what else decides whether it is let through.
     """
 
     place: Place
@@ -74,6 +76,7 @@ class PutPlan:
     frames: dict[bytes, bytes]
     compression: str
     session: Session | None
+    rules: Rules
 
 
 @dataclass(slots=True)
@@ -109,8 +112,8 @@ def put(plan: PutPlan) -> Program[Written]:
     found = yield Statement("put_begin", (place.thread_id, place.ns, key, parent_key, reads_parent))
     state = found[0] if found else None
     row = thread_row(state) if state else None
-    if plan.session is not None and not owns(row, plan.session):
-        raise conflict(row, plan.session, place.checkpoint_id, "put")
+    lease = lease_row(state[17:23]) if state else (yield from lease_of(place.thread_id))
+    yield from admit(place, row, lease, plan.session, plan.rules, "put")
     plan.target.check(row)
     existing = _checkpoint(place, state[9:13]) if state and state[9] is not None else None
     if row is not None and state is not None and existing is None:

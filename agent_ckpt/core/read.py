@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import frame, ids, rows
 from agent_ckpt.codec.tree import State
+from agent_ckpt.core.flight import lease_row
 from agent_ckpt.core.hot import HotThread
 from agent_ckpt.core.load import Blobs, load
 from agent_ckpt.core.rows import checkpoint_row, damaged, thread_row, writes_row
 from agent_ckpt.core.writes import in_order, merge
 from agent_ckpt.errors import CorruptionError
-from agent_ckpt.model import Body, CheckpointRow, Place, Ref, ThreadRow, WritesRow
+from agent_ckpt.model import Body, CheckpointRow, LeaseRow, Place, Ref, ThreadRow, WritesRow
 
 HotOf = Callable[[str, ThreadRow], HotThread]
 PAGE = 32
@@ -45,14 +46,23 @@ class Found:
 
 @dataclass(slots=True)
 class Restored:
-    """What get_tuple read in one snapshot: the thread's row (None: no such thread), the checkpoint."""
+    """What get_tuple read in one snapshot.
+
+    Attributes:
+        thread: the thread's row, or None: no such thread.
+        found: the checkpoint, or None.
+        lease: the lease on the thread, or None.
+        head: the id of the namespace's head, where it was asked for.
+    """
 
     thread: ThreadRow | None
     found: Found | None
+    lease: LeaseRow | None = None
+    head: str | None = None
 
 
-def get_tuple(place: Place, hot_of: HotOf) -> Program[Restored]:
-    """Read a checkpoint, or the head where the place names none."""
+def get_tuple(place: Place, hot_of: HotOf, *, with_head: bool = False) -> Program[Restored]:
+    """Read a checkpoint, or the head where the place names none; `with_head`: tell the head's id too."""
     if place.checkpoint_id is None:
         found = yield Statement("head_of_space", (place.thread_id, place.ns))
     else:
@@ -61,8 +71,13 @@ def get_tuple(place: Place, hot_of: HotOf) -> Program[Restored]:
         return Restored(None, None)
     columns = found[0]
     thread = thread_row(columns)
+    lease = lease_row(columns[13:19])
+    head = None
+    if with_head:
+        newest = yield Statement("head_id", (columns[6],))
+        head = ids.expand(newest[0][0]) if newest else None
     if columns[7] is None:
-        return Restored(thread, None)
+        return Restored(thread, None, lease, head)
     row = checkpoint_row(place.thread_id, place.ns, columns[7:13])
     written = yield Statement("writes_of_checkpoint", (columns[6], columns[8]))
     one = take(thread, row, [writes_row(row.place, w) for w in written])
@@ -71,7 +86,7 @@ def get_tuple(place: Place, hot_of: HotOf) -> Program[Restored]:
         known = ((name, hot.state_of(place.ns, name, ref)) for name, _, ref in one.body.channels)
         one.states = {name: state for name, state in known if state is not None}
     yield from load(thread, refs_of(one), hot, one.blobs)
-    return Restored(thread, one)
+    return Restored(thread, one, lease, head)
 
 
 def take(thread: ThreadRow, row: CheckpointRow, written: list[WritesRow]) -> Found:
@@ -174,11 +189,13 @@ class _Bound:
 
     Attributes:
         seqs: commit sequences of the checkpoints with that id, by namespace; none: it isn't stored.
+        undone: for rows that were rolled back, the sequence of the rollback.
     """
 
     query: Query
     seqs: dict[str, int]
     parents: dict[str, int | None] = field(default_factory=dict)
+    undone: dict[int, int] = field(default_factory=dict)
 
     def admits(self, one: Found) -> Program[bool]:
         query, place = self.query, one.row.place
@@ -194,6 +211,8 @@ class _Bound:
             return one.row.seq < self.seqs[place.ns]
         bound_ns, bound = next(iter(self.seqs.items()))
         parent = query.parents_of(one.body).get(bound_ns) if one.body is not None else None
+        if self.undone.get(one.row.seq, FOREVER) < bound:
+            return False  # rolled back before that checkpoint was made: no part of its past
         if parent is None:
             return one.row.seq < bound
         if parent not in self.parents:
@@ -207,7 +226,11 @@ def _bound(query: Query) -> Program[_Bound]:
     if query.before is None or query.thread_id is None:
         return _Bound(query, {})
     seqs = yield Statement("seqs_of_ids", (query.thread_id, ids.shrink(query.before)))
-    return _Bound(query, {ns: seq for ns, seq in seqs})
+    bound = _Bound(query, {ns: seq for ns, seq in seqs})
+    if seqs and query.ns not in bound.seqs:
+        thread = (yield Statement("thread_row", (query.thread_id,)))[0][0]
+        bound.undone = dict((yield Statement("undone_of_thread", (thread,))))
+    return bound
 
 
 def _add_writes(kept: list[Found]) -> Program[None]:

@@ -81,6 +81,9 @@ def verify_thread(thread_id: str, codec: ValueCodec) -> Program[VerifyReport]:
         _checkpoint(check, checkpoint_row(thread_id, ns, columns))
     for _, _, ns, seq, checkpoint, _, run, framed in (yield Statement("writes_of_thread", (thread.thread,))):
         _writes(check, Place(thread_id, ns, ids.expand(checkpoint)), (seq, run, framed))
+    for seq, mark in (yield Statement("undone_of_thread", (thread.thread,))):
+        if not seq < mark <= thread.revision:
+            check.note("damaged", None, f"row {seq} is marked as rolled back at {mark}, which can't be")
     for number, known in check.blobs.items():
         if not known.seen:
             check.note("orphan", None, f"no row leads to blob {number}")

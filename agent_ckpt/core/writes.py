@@ -10,9 +10,10 @@ import xxhash
 from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import frame, ids, rows, tree
 from agent_ckpt.core.assemble import assemble
+from agent_ckpt.core.flight import Rules, admit, lease_of, lease_row
 from agent_ckpt.core.put import Target, Written, new_thread
 from agent_ckpt.core.rows import damaged, next_sequence, thread_row, writes_row
-from agent_ckpt.core.session import Session, conflict, owns
+from agent_ckpt.core.session import Session
 from agent_ckpt.model import Place, Ref, TaskWrites, ThreadRow, WritesRow
 
 Merged = dict[tuple[str, int], tuple[str, str, Ref]]
@@ -26,7 +27,7 @@ class WritesPlan:
     Attributes:
         place, run_id, task_id, task_path: where they go.
         writes: index, channel, plan of the value.
-        target, frames, compression, session: as for a PutPlan.
+        target, frames, compression, session, rules: as for a PutPlan.
     """
 
     place: Place
@@ -38,6 +39,7 @@ class WritesPlan:
     frames: dict[bytes, bytes]
     compression: str
     session: Session | None
+    rules: Rules
 
 
 def task_key(task_id: str) -> int:
@@ -61,10 +63,11 @@ def put_writes(plan: WritesPlan) -> Program[Written]:
     found = yield Statement("writes_begin", (place.thread_id, place.ns, key, task))
     state = found[0] if found else None
     row = thread_row(state) if state else None
-    if plan.session is not None and not owns(row, plan.session):
-        raise conflict(row, plan.session, place.checkpoint_id, "put_writes")
-    plan.target.check(row)
     raises_revision = plan.session is not None or _at_the_front(state, key)
+    if raises_revision:
+        lease = lease_row(state[10:16]) if state else (yield from lease_of(place.thread_id))
+        yield from admit(place, row, lease, plan.session, plan.rules, "put_writes")
+    plan.target.check(row)
     sequence = yield from next_sequence(place, row)
     if row is None:
         row = yield from new_thread(place.thread_id, plan.target.secret, sequence)

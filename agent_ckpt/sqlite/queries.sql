@@ -30,11 +30,13 @@ CREATE TABLE checkpoints (
     id ANY NOT NULL,
     parent ANY,
     run ANY,
+    undone INTEGER,
     frame BLOB NOT NULL,
     history BLOB
 ) STRICT;
 CREATE UNIQUE INDEX checkpoints_id ON checkpoints (space, id);
 CREATE INDEX checkpoints_order ON checkpoints (space);
+CREATE INDEX checkpoints_undone ON checkpoints (space) WHERE undone IS NOT NULL;
 CREATE INDEX checkpoints_run ON checkpoints (run) WHERE run IS NOT NULL;
 CREATE TABLE writes (
     seq INTEGER PRIMARY KEY,
@@ -42,6 +44,7 @@ CREATE TABLE writes (
     checkpoint ANY NOT NULL,
     task INTEGER NOT NULL,
     run ANY,
+    undone INTEGER,
     frame BLOB NOT NULL
 ) STRICT;
 CREATE INDEX writes_checkpoint ON writes (space, checkpoint, task);
@@ -52,6 +55,22 @@ CREATE TABLE blobs (
     frame BLOB NOT NULL
 ) STRICT;
 CREATE INDEX blobs_digest ON blobs (digest);
+CREATE TABLE leases (
+    thread_id TEXT PRIMARY KEY,
+    fence INTEGER NOT NULL,
+    holder BLOB NOT NULL,
+    label TEXT NOT NULL,
+    turn INTEGER NOT NULL,
+    since REAL NOT NULL,
+    expires REAL NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE waiters (
+    place INTEGER PRIMARY KEY,
+    thread_id TEXT NOT NULL,
+    holder BLOB NOT NULL,
+    expires REAL NOT NULL
+) STRICT;
+CREATE INDEX waiters_thread ON waiters (thread_id);
 INSERT INTO this_store (one, store_id, sequence) VALUES (1, randomblob(16), 0);
 
 -- name: journal_chosen
@@ -74,20 +93,29 @@ UPDATE this_store SET sequence = sequence + ?1 WHERE one = 1 RETURNING sequence;
 
 -- name: put_begin
 SELECT t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.space, h.id, h.seq,
-       e.seq, e.parent, e.run, e.frame, p.seq, p.parent, p.run, CASE WHEN ?5 THEN p.frame END
+       e.seq, e.parent, e.run, e.frame, p.seq, p.parent, p.run, CASE WHEN ?5 THEN p.frame END,
+       l.fence, l.holder, l.label, l.turn, l.since, l.expires
 FROM threads t
+LEFT JOIN leases l ON l.thread_id = ?1
 LEFT JOIN spaces s ON s.thread = t.thread AND s.ns = ?2
-LEFT JOIN checkpoints h ON h.seq = (SELECT seq FROM checkpoints WHERE space = s.space ORDER BY seq DESC LIMIT 1)
+LEFT JOIN checkpoints h ON h.seq = (
+    SELECT seq FROM checkpoints WHERE space = s.space AND undone IS NULL ORDER BY seq DESC LIMIT 1
+)
 LEFT JOIN checkpoints e ON e.space = s.space AND e.id = ?3
 LEFT JOIN checkpoints p ON p.space = s.space AND p.id = ?4
 WHERE t.thread_id = ?1;
 
 -- name: writes_begin
 SELECT t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.space, h.id, e.seq,
-       EXISTS (SELECT 1 FROM writes w WHERE w.space = s.space AND w.checkpoint = ?3 AND w.task = ?4)
+       EXISTS (SELECT 1 FROM writes w
+               WHERE w.space = s.space AND w.checkpoint = ?3 AND w.task = ?4 AND w.undone IS NULL),
+       l.fence, l.holder, l.label, l.turn, l.since, l.expires
 FROM threads t
+LEFT JOIN leases l ON l.thread_id = ?1
 LEFT JOIN spaces s ON s.thread = t.thread AND s.ns = ?2
-LEFT JOIN checkpoints h ON h.seq = (SELECT seq FROM checkpoints WHERE space = s.space ORDER BY seq DESC LIMIT 1)
+LEFT JOIN checkpoints h ON h.seq = (
+    SELECT seq FROM checkpoints WHERE space = s.space AND undone IS NULL ORDER BY seq DESC LIMIT 1
+)
 LEFT JOIN checkpoints e ON e.space = s.space AND e.id = ?3
 WHERE t.thread_id = ?1;
 
@@ -97,6 +125,9 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7);
 
 -- name: update_thread
 UPDATE threads SET revision = ?2, session = ?3, next_blob = ?4 WHERE thread = ?1;
+
+-- name: claim_thread
+UPDATE threads SET session = ?3 WHERE thread_id = ?1 AND session = ?2;
 
 -- name: update_next_blob
 UPDATE threads SET next_blob = ?2 WHERE thread = ?1;
@@ -109,6 +140,49 @@ INSERT INTO checkpoints (seq, space, id, parent, run, frame) VALUES (?1, ?2, ?3,
 
 -- name: insert_writes
 INSERT INTO writes (seq, space, checkpoint, task, run, frame) VALUES (?1, ?2, ?3, ?4, ?5, ?6);
+
+-- name: lease_of_thread
+SELECT fence, holder, label, turn, since, expires FROM leases WHERE thread_id = ?1;
+
+-- name: all_leases
+SELECT thread_id, fence, holder, label, turn, since, expires FROM leases ORDER BY thread_id;
+
+-- name: put_lease
+INSERT INTO leases (thread_id, fence, holder, label, turn, since, expires) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+ON CONFLICT (thread_id) DO UPDATE SET fence = ?2, holder = ?3, label = ?4, turn = ?5, since = ?6, expires = ?7;
+
+-- name: renew_lease
+UPDATE leases SET expires = ?3 WHERE thread_id = ?1 AND holder = ?2 RETURNING fence;
+
+-- name: drop_lease
+DELETE FROM leases WHERE thread_id = ?1 AND holder = ?2;
+
+-- name: break_lease
+DELETE FROM leases WHERE thread_id = ?1 RETURNING fence;
+
+-- name: waiters_of_thread
+SELECT place, holder, expires FROM waiters WHERE thread_id = ?1 ORDER BY place;
+
+-- name: insert_waiter
+INSERT INTO waiters (thread_id, holder, expires) VALUES (?1, ?2, ?3) RETURNING place;
+
+-- name: renew_waiter
+UPDATE waiters SET expires = ?3 WHERE place = ?1 AND holder = ?2 RETURNING place;
+
+-- name: drop_waiter
+DELETE FROM waiters WHERE thread_id = ?1 AND holder = ?2;
+
+-- name: drop_dead_waiters
+DELETE FROM waiters WHERE thread_id = ?1 AND expires < ?2;
+
+-- name: own_thread
+UPDATE threads SET session = ?2 WHERE thread_id = ?1;
+
+-- name: drop_checkpoints_since
+DELETE FROM checkpoints WHERE seq > ?2 AND space IN (SELECT space FROM spaces WHERE thread = ?1);
+
+-- name: drop_writes_since
+DELETE FROM writes WHERE seq > ?2 AND space IN (SELECT space FROM spaces WHERE thread = ?1);
 
 -- name: insert_blob
 INSERT INTO blobs (blob, digest, frame) VALUES (?1, ?2, ?3);
@@ -128,29 +202,46 @@ CROSS JOIN blobs b ON b.blob = ?1 + wanted.value;
 
 -- name: head_of_space
 SELECT t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.space,
-       c.seq, c.id, c.parent, c.run, c.frame, c.history
+       c.seq, c.id, c.parent, c.run, c.frame, c.history,
+       l.fence, l.holder, l.label, l.turn, l.since, l.expires
 FROM threads t
+LEFT JOIN leases l ON l.thread_id = ?1
 LEFT JOIN spaces s ON s.thread = t.thread AND s.ns = ?2
-LEFT JOIN checkpoints c ON c.seq = (SELECT seq FROM checkpoints WHERE space = s.space ORDER BY seq DESC LIMIT 1)
+LEFT JOIN checkpoints c ON c.seq = (
+    SELECT seq FROM checkpoints WHERE space = s.space AND undone IS NULL ORDER BY seq DESC LIMIT 1
+)
 WHERE t.thread_id = ?1;
+
+-- name: head_id
+SELECT id FROM checkpoints WHERE space = ?1 AND undone IS NULL ORDER BY seq DESC LIMIT 1;
 
 -- name: checkpoint_by_id
 SELECT t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.space,
-       c.seq, c.id, c.parent, c.run, c.frame, c.history
+       c.seq, c.id, c.parent, c.run, c.frame, c.history,
+       l.fence, l.holder, l.label, l.turn, l.since, l.expires
 FROM threads t
+LEFT JOIN leases l ON l.thread_id = ?1
 LEFT JOIN spaces s ON s.thread = t.thread AND s.ns = ?2
 LEFT JOIN checkpoints c ON c.space = s.space AND c.id = ?3
 WHERE t.thread_id = ?1;
 
 -- name: writes_of_checkpoint
-SELECT seq, run, frame FROM writes WHERE space = ?1 AND checkpoint = ?2 ORDER BY seq;
+SELECT seq, run, frame FROM writes WHERE space = ?1 AND checkpoint = ?2 AND undone IS NULL ORDER BY seq;
 
 -- name: writes_of_task
-SELECT seq, run, frame FROM writes WHERE space = ?1 AND checkpoint = ?2 AND task = ?3 ORDER BY seq;
+SELECT seq, run, frame FROM writes
+WHERE space = ?1 AND checkpoint = ?2 AND task = ?3 AND undone IS NULL ORDER BY seq;
 
 -- name: writes_of_page
 -- ?1: seqs of checkpoints as a JSON array.
 SELECT c.seq, w.seq, w.run, w.frame FROM json_each(?1) AS page
+CROSS JOIN checkpoints c ON c.seq = page.value
+CROSS JOIN writes w ON w.space = c.space AND w.checkpoint = c.id AND w.undone IS NULL
+ORDER BY c.seq, w.seq;
+
+-- name: writes_of_ancestors
+-- ?1: seqs of checkpoints as a JSON array. With what was rolled back: it is part of the history of what came before.
+SELECT c.seq, w.seq, w.run, w.frame, w.undone FROM json_each(?1) AS page
 CROSS JOIN checkpoints c ON c.seq = page.value
 CROSS JOIN writes w ON w.space = c.space AND w.checkpoint = c.id
 ORDER BY c.seq, w.seq;
@@ -228,10 +319,54 @@ SELECT t.thread_id, t.revision,
        n.ns, c.seq, c.id, c.parent, c.run, c.frame, c.history
 FROM threads t
 LEFT JOIN checkpoints c ON c.seq = (
-    SELECT max(h.seq) FROM spaces s JOIN checkpoints h ON h.space = s.space WHERE s.thread = t.thread
+    SELECT max(h.seq) FROM spaces s JOIN checkpoints h ON h.space = s.space
+    WHERE s.thread = t.thread AND h.undone IS NULL
 )
 LEFT JOIN spaces n ON n.space = c.space
 ORDER BY t.thread_id;
+
+-- name: lineage
+-- A checkpoint and its ancestors, nearest first.
+WITH RECURSIVE chain (seq) AS (
+    SELECT seq FROM checkpoints WHERE space = ?1 AND id = ?2
+    UNION ALL
+    SELECT p.seq FROM chain
+    JOIN checkpoints c ON c.seq = chain.seq
+    JOIN checkpoints p ON p.space = ?1 AND p.id = c.parent AND p.seq < chain.seq
+)
+SELECT chain.seq, c.id FROM chain JOIN checkpoints c ON c.seq = chain.seq ORDER BY chain.seq DESC;
+
+-- name: has_child
+SELECT 1 FROM checkpoints WHERE space = ?1 AND parent = ?2 LIMIT 1;
+
+-- name: checkpoints_of_space
+SELECT seq, id, parent, run, frame, history FROM checkpoints WHERE space = ?1 ORDER BY seq;
+
+-- name: undo_newer
+UPDATE checkpoints SET undone = ?3 WHERE space = ?1 AND seq > ?2 AND undone IS NULL;
+
+-- name: undo_checkpoints
+-- ?1: seqs as a JSON array.
+UPDATE checkpoints SET undone = ?2 WHERE undone IS NULL AND seq IN (SELECT value FROM json_each(?1));
+
+-- name: undo_writes
+UPDATE writes SET undone = ?2 WHERE undone IS NULL AND seq IN (SELECT value FROM json_each(?1));
+
+-- name: redo_checkpoints
+UPDATE checkpoints SET undone = NULL WHERE undone IS NOT NULL AND seq IN (SELECT value FROM json_each(?1));
+
+-- name: undone_ids
+SELECT c.id FROM threads t JOIN spaces s ON s.thread = t.thread AND s.ns = ?2
+JOIN checkpoints c ON c.space = s.space AND c.undone IS NOT NULL
+WHERE t.thread_id = ?1 ORDER BY c.seq DESC;
+
+-- name: undone_of_thread
+-- What was rolled back: a row's sequence and the rollback's.
+SELECT c.seq, c.undone FROM spaces s JOIN checkpoints c ON c.space = s.space AND c.undone IS NOT NULL
+WHERE s.thread = ?1
+UNION ALL
+SELECT w.seq, w.undone FROM spaces s JOIN writes w ON w.space = s.space AND w.undone IS NOT NULL
+WHERE s.thread = ?1;
 
 -- name: all_thread_ids
 SELECT thread_id FROM threads ORDER BY thread_id;
@@ -275,18 +410,31 @@ DELETE FROM threads WHERE thread = ?1;
 -- The newest checkpoint of each namespace.
 SELECT s.space, s.ns, c.seq, c.id, c.parent, c.run, c.frame, c.history
 FROM spaces s
-JOIN checkpoints c ON c.seq = (SELECT seq FROM checkpoints WHERE space = s.space ORDER BY seq DESC LIMIT 1)
+JOIN checkpoints c ON c.seq = (
+    SELECT seq FROM checkpoints WHERE space = s.space AND undone IS NULL ORDER BY seq DESC LIMIT 1
+)
 WHERE s.thread = ?1;
 
 -- name: drop_writes_but_of
 -- Writes of a namespace's other checkpoints; those of one that isn't stored yet stay if they are newer, or if its
 -- id sorts above the head's: a run can be several checkpoints ahead of what is stored.
-DELETE FROM writes WHERE space = ?1 AND checkpoint <> ?2 AND (
+DELETE FROM writes WHERE space = ?1 AND (undone IS NOT NULL OR checkpoint <> ?2 AND (
     (seq < ?3 AND checkpoint < ?2) OR checkpoint IN (SELECT id FROM checkpoints WHERE space = ?1)
-);
+));
 
 -- name: drop_checkpoints_but
 DELETE FROM checkpoints WHERE space = ?1 AND seq <> ?2;
+
+-- name: drop_undone_writes
+-- What was rolled back, in namespaces that have no head.
+DELETE FROM writes WHERE space IN (SELECT space FROM spaces WHERE thread = ?1) AND (
+    undone IS NOT NULL OR EXISTS (
+        SELECT 1 FROM checkpoints c WHERE c.space = writes.space AND c.id = writes.checkpoint AND c.undone IS NOT NULL
+    )
+);
+
+-- name: drop_undone_checkpoints
+DELETE FROM checkpoints WHERE undone IS NOT NULL AND space IN (SELECT space FROM spaces WHERE thread = ?1);
 
 -- name: refs_of_blobs
 -- ?1: the thread's first row; ?2: numbers as a JSON array. The frame only of blobs that refer to others.
