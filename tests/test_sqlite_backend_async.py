@@ -112,7 +112,7 @@ def test_random_cancels_leave_nothing_half_done(backend: SqliteBackend, tmp_path
         assert (f"{i}a" in found) == (f"{i}b" in found)
         assert f"{i}a" in found or i not in done
     assert 0 < len(done) < 200
-    other = connect(tmp_path / "a.db", timeout=0)
+    other = connect(tmp_path / "a.db", timeout=5.0)
     other.execute("BEGIN IMMEDIATE")
     other.close()
 

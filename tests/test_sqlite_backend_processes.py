@@ -450,7 +450,7 @@ def test_system_without_flock(tmp_path: Path) -> None:
         """,
         tmp_path / "a.db",
     )
-    assert os.listdir(tmp_path) == ["a.db", "a.db-lock"]
+    assert sorted(os.listdir(tmp_path)) == ["a.db", "a.db-lock"]
 
 
 def test_side_file_that_was_tidied_away(backend: SqliteBackend, tmp_path: Path) -> None:
