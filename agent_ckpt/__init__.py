@@ -9,10 +9,14 @@ Names are imported when they are first used, so that `agent-ckpt --help` needs n
 
 from __future__ import annotations
 
+import gc
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agent_ckpt.codec.gate import Unresolved
+    from agent_ckpt.codec.registry import register_codec
     from agent_ckpt.errors import (
         BusyError,
         CkptError,
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
         ReadOnlyError,
         ThreadConflictError,
         UnavailableError,
+        UnresolvedTypeError,
         UsageError,
         ValueNotStorableError,
         WalPinnedError,
@@ -31,17 +36,27 @@ if TYPE_CHECKING:
     from agent_ckpt.idempotency import idempotency_key
     from agent_ckpt.leases import Lease
     from agent_ckpt.model import Check, Finding, LeaseInfo, ThreadInfo, VerifyReport, WalPin, WalStatus
+    from agent_ckpt.official_file import OfficialFile
     from agent_ckpt.options import Options
+    from agent_ckpt.portable_ops import PortableReport
     from agent_ckpt.retrying import ainvoke, invoke
     from agent_ckpt.saver import AgentSaver
+    from agent_ckpt.transfers import TransferProgress, TransferReport, atransfer, transfer
     from agent_ckpt.turns import Turn
 
     __version__: str
 
 _HOMES = {
+    "register_codec": "codec.registry",
     "AgentSaver": "saver",
     "Options": "options",
     "Check": "model",
+    "OfficialFile": "official_file",
+    "PortableReport": "portable_ops",
+    "TransferProgress": "transfers",
+    "TransferReport": "transfers",
+    "atransfer": "transfers",
+    "transfer": "transfers",
     "Finding": "model",
     "Lease": "leases",
     "LeaseInfo": "model",
@@ -59,6 +74,8 @@ _HOMES = {
     "PoisonedError": "errors",
     "ReadOnlyError": "errors",
     "ThreadConflictError": "errors",
+    "Unresolved": "codec.gate",
+    "UnresolvedTypeError": "errors",
     "UnavailableError": "errors",
     "UsageError": "errors",
     "ValueNotStorableError": "errors",
@@ -80,13 +97,19 @@ __all__ = [
     "FormatError",
     "Lease",
     "LeaseInfo",
+    "OfficialFile",
     "Options",
     "PoisonedError",
+    "PortableReport",
     "ReadOnlyError",
     "ThreadConflictError",
     "ThreadInfo",
+    "TransferProgress",
+    "TransferReport",
     "Turn",
     "UnavailableError",
+    "Unresolved",
+    "UnresolvedTypeError",
     "UsageError",
     "ValueNotStorableError",
     "VerifyReport",
@@ -95,8 +118,11 @@ __all__ = [
     "WalStatus",
     "__version__",
     "ainvoke",
+    "atransfer",
     "idempotency_key",
     "invoke",
+    "register_codec",
+    "transfer",
 ]
 
 
@@ -115,8 +141,23 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"agent_ckpt.{home}"), name)
+    value = globals()[name] = getattr(_imported(f"agent_ckpt.{home}"), name)
     return value
+
+
+def _imported(name: str) -> ModuleType:
+    """Import a module with Python's cyclic collector held off.
+
+    Nothing that an import makes is garbage, and on top of LangGraph a pass over all that is there takes as long as
+    the import itself.
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return import_module(name)
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def __dir__() -> list[str]:

@@ -14,9 +14,10 @@ from contextvars import ContextVar
 from typing import Any
 from uuid import UUID
 
-import yaml
 from langchain_core.runnables.config import RunnableConfig, var_child_runnable_config
 
+from agent_ckpt import yaml_text
+from agent_ckpt.codec import encoder
 from agent_ckpt.core.session import HeldLease, Session
 from agent_ckpt.errors import UsageError
 from agent_ckpt.model import Place
@@ -63,12 +64,8 @@ class SessionThreadId(str):
         return str.__str__(self)
 
 
-def _represent(dumper: Any, data: SessionThreadId) -> Any:
-    return dumper.represent_str("".join(data))
-
-
-for _dumper in {yaml.SafeDumper, getattr(yaml, "CSafeDumper", yaml.SafeDumper)}:
-    _dumper.add_representer(SessionThreadId, _represent)
+encoder.PLAIN_TEXT.add(SessionThreadId)
+yaml_text.dump_as_text(SessionThreadId)
 
 
 def thread_id_of(thread: Any) -> str:

@@ -12,6 +12,7 @@
     │   └── ReadOnlyError                the file or its folder can't be written
     ├── CorruptionError                  stored bytes are not what was stored
     ├── FormatError                      not our file, or a newer format
+    ├── UnresolvedTypeError              a stored value whose class or codec isn't there
     └── PoisonedError                    an I/O error at COMMIT: the outcome is unknown
 
 Each error is picklable, keeps its fields as attributes, and says in `retry` whether a retry can
@@ -173,10 +174,32 @@ class FormatError(CkptError):
     exit_code = 6
 
 
-class PoisonedError(CkptError):
-    """An I/O error struck at COMMIT: whether the write is on disk is unknown.
+class UnresolvedTypeError(CkptError):
+    """A stored value can't be given back, since its class or codec isn't there or may not be used.
 
-    Open the file again and look: `get_tuple` tells whether the checkpoint is there.
+    What is stored is whole and stays as it is. Import the class, name it in `allowed_types`, map its
+    old name with `aliases`, or read with `on_unresolved="keep"`.
+
+    Attributes:
+        thread_id, checkpoint_ns, checkpoint_id, channel: where.
+        type_name: `module:qualified.name` of the class, or the name of the codec.
+    """
+
+    exit_code = 8
+
+    thread_id: str
+    checkpoint_ns: str
+    checkpoint_id: str | None
+    channel: str | None
+    type_name: str
+
+
+class PoisonedError(CkptError):
+    """An I/O error struck at COMMIT and at what was tried after it: whether the write is on disk is unknown.
+
+    Read the thread again: `get_tuple` tells whether the checkpoint is there. The same saver can be used: its next
+    write opens the file anew. Only where the file or its -wal was replaced under the process it can't; the message
+    says so.
     """
 
     retry = "after_reading"

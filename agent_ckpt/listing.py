@@ -12,7 +12,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from agent_ckpt.carrier import checkpoint_id_of, namespace_of, thread_id_of
 from agent_ckpt.core import read
-from agent_ckpt.errors import CorruptionError, UsageError
+from agent_ckpt.errors import CorruptionError, UnresolvedTypeError, UsageError
 from agent_ckpt.filters import matches
 from agent_ckpt.planning import Reading
 from agent_ckpt.steps import Call, Steps
@@ -87,7 +87,7 @@ class Listing:
                 return
             try:
                 item = self._reading.checkpoint_tuple(found, self._session)
-            except CorruptionError as exc:
+            except (CorruptionError, UnresolvedTypeError) as exc:
                 if not self._skips:
                     raise
                 log.warning("skipped in a listing: %s", exc)

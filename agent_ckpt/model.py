@@ -17,16 +17,17 @@ class Entry:
         body: codec byte and payload, uncompressed.
         digest: its address under the thread's secret.
         number: its number within the thread; 0 while it isn't known to be stored.
-        children: for a group of references, what it refers to.
+        children, check: for a group of references that was opened, what it refers to, and what binds that.
     """
 
-    __slots__ = ("body", "children", "digest", "number")
+    __slots__ = ("body", "check", "children", "digest", "number")
 
     def __init__(self, body: bytes, digest: bytes, number: int = 0) -> None:
         self.body = body
         self.digest = digest
         self.number = number
         self.children: list[Any] | None = None
+        self.check = b""
 
 
 class Place(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -42,6 +42,11 @@ class Options:
             mode wherever the file is. `"litestream"`: WAL mode, and every WAL checkpoint is left to Litestream.
         wal_autocheckpoint: pages (4 KiB each) that the WAL may hold before it is folded into the file.
         journal_size_limit: bytes that the -wal file keeps while it is written; it is cut when nothing is written.
+        allowed_types: classes, or names such as `"package.module.Class"`, that reading may import and
+            that pass LangGraph's strict mode.
+        aliases: stored class to the class it is now: `{"old.module:Old": New}`, or `"new.module:New"`.
+        on_unresolved: what a stored class that isn't there gives: `"raise"` UnresolvedTypeError, or
+            `"keep"` an Unresolved value that keeps what is stored.
     """
 
     create: bool = True
@@ -58,6 +63,9 @@ class Options:
     journal: Literal["auto", "wal", "rollback", "litestream"] = "auto"
     wal_autocheckpoint: int = 1000
     journal_size_limit: int = 1024 * 1024
+    allowed_types: Sequence[str | type] = ()
+    aliases: Mapping[str, str | type] = dataclasses.field(default_factory=dict)
+    on_unresolved: Literal["raise", "keep"] = "raise"
 
     def __post_init__(self) -> None:
         hints = get_type_hints(Options)
@@ -85,6 +93,10 @@ def _check(name: str, value: Any, kind: Any) -> None:
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
             raise UsageError(f"option {name} must be one of {', '.join(map(repr, get_args(kind)))}; got {value!r}")
+        return
+    if get_origin(kind) in (Sequence, Mapping):
+        if not isinstance(value, get_origin(kind)) or isinstance(value, str):
+            raise UsageError(f"option {name} must be a {get_origin(kind).__name__.lower()}, got {type(value).__name__}")
         return
     accepted = (int, float) if kind is float else (kind,)
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
@@ -126,6 +138,11 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
 def _from_text(text: str, kind: Any) -> Any:
     if get_origin(kind) is Literal:
         return text
+    if get_origin(kind) is Sequence:
+        return [part.strip() for part in text.split(",") if part.strip()]
+    if get_origin(kind) is Mapping:
+        pairs = [part.partition("=") for part in text.split(",") if part.strip()]
+        return {old.strip(): new.strip() for old, _, new in pairs}
     if kind is bool:
         words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
         if text.lower() not in words:

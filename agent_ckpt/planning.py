@@ -14,13 +14,12 @@ from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,
     Checkpoint,
     CheckpointTuple,
-    get_checkpoint_metadata,
 )
 
 from agent_ckpt.carrier import config_for, run_id_of
 from agent_ckpt.codec import expand, frame, tree
 from agent_ckpt.codec.plan import RUN_FROM, Planner
-from agent_ckpt.codec.values import DecodeError, ValueCodec
+from agent_ckpt.codec.values import DecodeError, UnresolvedError, ValueCodec
 from agent_ckpt.core.flight import Rules
 from agent_ckpt.core.hot import HotThread, path_of
 from agent_ckpt.core.put import KEEP, PutPlan, Target, Written
@@ -28,7 +27,8 @@ from agent_ckpt.core.read import Found
 from agent_ckpt.core.rows import damaged
 from agent_ckpt.core.session import Session
 from agent_ckpt.core.writes import WritesPlan
-from agent_ckpt.errors import UsageError
+from agent_ckpt.errors import UnresolvedTypeError, UsageError
+from agent_ckpt.filters import whole_metadata
 from agent_ckpt.model import Body, Entry, Place, Ref, ThreadRow
 from agent_ckpt.restore_rules import CALL_KEYS
 
@@ -41,6 +41,7 @@ class Planning:
 
     def __init__(self, codec: ValueCodec, hot: HotThread | None, compression: str, rules: Rules) -> None:
         self.hot = hot if hot is not None else HotThread(0, 0, os.urandom(_SECRET_SIZE))
+        self.hot.learn()
         # Before the first look: what another write adds meanwhile must not count as known here.
         self._known = self.hot.count
         self._codec = codec
@@ -74,17 +75,18 @@ class Planning:
         """
         parts: Mapping[str, Any] = checkpoint
         for key in ("channel_values", "channel_versions", "versions_seen"):
-            if parts.get(key) is not None and not isinstance(parts[key], Mapping):
+            part = parts.get(key)
+            if type(part) is not dict and part is not None and not isinstance(part, Mapping):
                 raise UsageError(f"the checkpoint's {key} must be a dict")
         checkpoint_id = checkpoint.get("id")
         if not isinstance(checkpoint_id, str) or not checkpoint_id:
             raise UsageError("the checkpoint has no id")
-        place = at._replace(checkpoint_id=checkpoint_id)
+        place = Place(at.thread_id, at.ns, checkpoint_id)
         self._ns, self._checkpoint_id = place.ns, checkpoint_id
-        full = get_checkpoint_metadata(config, metadata)  # type: ignore[arg-type]
+        full = whole_metadata(config, metadata)
         for key in CALL_KEYS:
             if key in config["configurable"]:
-                full.pop(key, None)  # type: ignore[misc]
+                full.pop(key, None)
         rest = {key: value for key, value in checkpoint.items() if key not in _OWN_KEYS}
         updated = checkpoint.get("updated_channels")
         body = Body(
@@ -93,7 +95,7 @@ class Planning:
             [],
             {node: dict(seen) for node, seen in (checkpoint.get("versions_seen") or {}).items()},
             list(updated) if updated is not None else None,
-            self._whole(full, "metadata"),
+            self._codec.encode_leniently(full),
             self._whole(rest, "checkpoint") if rest else None,
         )
         channels, inherits = self._channels(at, checkpoint, new_versions)
@@ -209,9 +211,11 @@ class Reading:
 
     def __init__(self, codec: ValueCodec) -> None:
         self._codec = codec
+        self._keeping = codec.keeping()
 
     def metadata(self, body: Body) -> dict[str, Any]:
-        decoded = self._codec.decode(body.metadata)
+        """A checkpoint's metadata; never refused for a class that isn't there."""
+        decoded = self._keeping.decode(body.metadata)
         return decoded if isinstance(decoded, dict) else {}
 
     def parents(self, body: Body) -> dict[str, str]:
@@ -237,7 +241,7 @@ class Reading:
             "id": row.place.checkpoint_id,
             "ts": body.ts,
             "channel_values": {
-                name: self._known(found.states[name]) if name in found.states else values(ref, name)
+                name: self._known(found.states[name], row.place, name) if name in found.states else values(ref, name)
                 for name, _, ref in body.channels
                 if ref is not None
             },
@@ -251,13 +255,19 @@ class Reading:
         return CheckpointTuple(
             config=config_for(row.place, session),
             checkpoint=checkpoint,  # type: ignore[arg-type]
-            metadata=self._decoded(body.metadata, row.place, "the metadata"),
+            metadata=self._metadata(body.metadata, row.place),
             parent_config=parent,
             pending_writes=[(task_id, channel, values(ref, channel)) for task_id, channel, ref in found.writes],
         )
 
-    def _known(self, state: tree.State) -> Any:
+    def _known(self, state: tree.State, place: Place, channel: str) -> Any:
         """A channel's value from what is known in memory; a fresh object."""
+        try:
+            return self._of_state(state)
+        except UnresolvedError as exc:
+            raise _unresolved(place, f"channel {channel!r}", exc, channel) from exc
+
+    def _of_state(self, state: tree.State) -> Any:
         if state.kind in (tree.TEXT, tree.BYTES):
             return state.bodies[0]
         state.reads += 1
@@ -278,6 +288,8 @@ class Reading:
                 return expander.value(ref)
             except (expand.MissingBlobError, expand.DamagedRefError, DecodeError) as exc:
                 raise damaged(place, f"channel {channel!r}", str(exc), channel) from exc
+            except UnresolvedError as exc:
+                raise _unresolved(place, f"channel {channel!r}", exc, channel) from exc
 
         return value
 
@@ -302,8 +314,29 @@ class Reading:
             except (expand.MissingBlobError, expand.DamagedRefError, DecodeError):
                 continue
 
-    def _decoded(self, body: bytes, place: Place, what: str) -> Any:
+    def _metadata(self, body: bytes, place: Place) -> Any:
+        found = self._decoded(body, place, "the metadata", self._keeping)
+        if not isinstance(found, dict):
+            raise damaged(place, "the metadata", "it is no dict")
+        return found
+
+    def _decoded(self, body: bytes, place: Place, what: str, codec: ValueCodec | None = None) -> Any:
         try:
-            return self._codec.decode(body)
+            return (codec or self._codec).decode(body)
         except DecodeError as exc:
             raise damaged(place, what, str(exc)) from exc
+        except UnresolvedError as exc:
+            raise _unresolved(place, what, exc, None) from exc
+
+
+def _unresolved(place: Place, what: str, exc: UnresolvedError, channel: str | None) -> UnresolvedTypeError:
+    return UnresolvedTypeError(
+        f"{what} of checkpoint {place.checkpoint_id!r} in namespace {place.ns!r} of thread {place.thread_id!r} holds a "
+        f"value of {exc.name}, which can't be given back: {exc.reason}. What is stored is whole and unchanged. "
+        f"What to do: {exc.remedy}.",
+        thread_id=place.thread_id,
+        checkpoint_ns=place.ns,
+        checkpoint_id=place.checkpoint_id,
+        channel=channel,
+        type_name=exc.name,
+    )

@@ -10,6 +10,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from agent_ckpt import steps
 from agent_ckpt.carrier import Carrier
+from agent_ckpt.codec.gate import Gate
 from agent_ckpt.codec.values import ValueCodec
 from agent_ckpt.core.hot import HotCache
 from agent_ckpt.options import Options
@@ -23,6 +24,7 @@ class Plumbing:
 
     serde: SerializerProtocol
     _options: Options
+    _gate: Gate
     _backend: SqliteBackend
     _hot: HotCache
     _carrier: Carrier
@@ -34,7 +36,8 @@ class Plumbing:
         # Looked at per call: LangGraph's strict mode copies the saver and gives the copy another serde.
         made = self._made
         if made is None or made[0] is not self.serde:
-            store = Store(ValueCodec(self.serde), self._hot, self._carrier, self._runs, self._options)
+            codec = ValueCodec(self.serde, self._gate)
+            store = Store(codec, self._hot, self._carrier, self._runs, self._options)
             made = self._made = (self.serde, store)
         return made[1]
 

@@ -21,10 +21,12 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from agent_ckpt import options as opts
 from agent_ckpt import work
 from agent_ckpt.carrier import Carrier
+from agent_ckpt.codec.gate import Gate
 from agent_ckpt.core.hot import HotCache
 from agent_ckpt.errors import UsageError
 from agent_ckpt.leases import LeaseOps
 from agent_ckpt.listing import Listing, OnDamage
+from agent_ckpt.portable_ops import PortableOps
 from agent_ckpt.runs import Runs
 from agent_ckpt.sqlite import SqliteBackend
 from agent_ckpt.thread_ops import ThreadOps
@@ -35,7 +37,7 @@ from agent_ckpt.wal_ops import WalOps
 _URL_VARIABLE = "AGENT_CKPT_URL"
 
 
-class AgentSaver(ThreadOps, TimelineOps, LeaseOps, TurnOps, WalOps, BaseCheckpointSaver[Any]):
+class AgentSaver(ThreadOps, PortableOps, TimelineOps, LeaseOps, TurnOps, WalOps, BaseCheckpointSaver[Any]):
     """A LangGraph checkpointer on one SQLite file in WAL mode, for sync and async use.
 
     One object serves every OS thread and every event loop; it may be built at import time or
@@ -49,7 +51,8 @@ class AgentSaver(ThreadOps, TimelineOps, LeaseOps, TurnOps, WalOps, BaseCheckpoi
     Args:
         target: a path (str or PathLike), `":memory:"`, or a `sqlite:///` URL.
         serde: a serializer of your own, which every value then goes through whole. Without one,
-            LangGraph's is used, with exact fast paths for plain data and LangChain messages.
+            values are kept by a typed codec, exact in type and value; classes are rebuilt only where
+            they are imported already, or named in `allowed_types`.
         **options: see `Options`.
 
     Raises:
@@ -59,6 +62,7 @@ class AgentSaver(ThreadOps, TimelineOps, LeaseOps, TurnOps, WalOps, BaseCheckpoi
     def __init__(self, target: str | os.PathLike[str], *, serde: SerializerProtocol | None = None, **options: Any):
         super().__init__(serde=serde)
         self._options = opts.parse(options)
+        self._gate = Gate(self._options.allowed_types, self._options.aliases, self._options.on_unresolved)
         self._backend = SqliteBackend(target, self._options)
         self._hot = HotCache(self._options.cache_bytes)
         self._carrier = Carrier(id(self._backend))
@@ -214,8 +218,8 @@ class AgentSaver(ThreadOps, TimelineOps, LeaseOps, TurnOps, WalOps, BaseCheckpoi
                 namespace, whose parent was committed before it. Of an id that isn't stored, those
                 whose id sorts below it.
             limit: at most so many.
-            on_damage: `"raise"` CorruptionError when a damaged checkpoint is reached, or `"skip"`
-                it with a warning in the log.
+            on_damage: `"raise"` CorruptionError when a damaged checkpoint is reached (UnresolvedTypeError at
+                one that holds a class which isn't there), or `"skip"` it with a warning in the log.
 
         Raises:
             UsageError: for a negative limit or an unusable config.

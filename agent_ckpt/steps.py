@@ -5,17 +5,24 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Generator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from agent_ckpt.backend import Backend, Factory
+from agent_ckpt.backend import Factory
 
 T = TypeVar("T")
 
 
-class Call(NamedTuple):
-    """A program to run, as a step of larger work."""
+class Ask(NamedTuple):
+    """A question to somebody else than the database, in place of a program: a method's name and arguments."""
 
-    factory: Factory[Any]
+    name: str
+    args: tuple[Any, ...]
+
+
+class Call(NamedTuple):
+    """A program to run, or a question to ask, as a step of larger work."""
+
+    factory: Factory[Any] | Ask
     write: bool = False
 
 
@@ -28,7 +35,15 @@ class Pause(NamedTuple):
 Steps = Generator[Call | Pause, Any, T]
 
 
-def run(backend: Backend, steps: Steps[T]) -> T:
+class Runner(Protocol):
+    """What steps are driven on: a backend, or something in front of one."""
+
+    def run(self, factory: Any, *, write: bool = False) -> Any: ...
+
+    async def arun(self, factory: Any, *, write: bool = False) -> Any: ...
+
+
+def run(backend: Runner, steps: Steps[T]) -> T:
     """Drive steps on the caller's thread."""
     answer: Any = None
     failure: BaseException | None = None
@@ -47,7 +62,7 @@ def run(backend: Backend, steps: Steps[T]) -> T:
             failure = exc
 
 
-async def arun(backend: Backend, steps: Steps[T]) -> T:
+async def arun(backend: Runner, steps: Steps[T]) -> T:
     """Drive steps on the caller's event loop."""
     answer: Any = None
     failure: BaseException | None = None

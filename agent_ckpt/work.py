@@ -21,9 +21,7 @@ from agent_ckpt import restore_rules, runs
 from agent_ckpt.carrier import Carrier, config_for, is_a_run, place_of, thread_id_of
 from agent_ckpt.codec.values import ValueCodec
 from agent_ckpt.core import delta, flight, manage, read
-from agent_ckpt.core import prune as pruning
 from agent_ckpt.core import put as putting
-from agent_ckpt.core import verify as verifying
 from agent_ckpt.core import writes as writing
 from agent_ckpt.core.hot import HotCache, HotThread
 from agent_ckpt.core.put import ReplanError, Written
@@ -80,7 +78,7 @@ def get_tuple(store: Store, config: RunnableConfig) -> Steps[CheckpointTuple | N
         return None
     reading = Reading(store.codec)
     hot = store.hot.of(place.thread_id, restored.thread)
-    reading.learn(restored.found, hot)
+    hot.learn_later(partial(reading.learn, restored.found, hot))
     store.hot.keep(place.thread_id, hot)
     return reading.checkpoint_tuple(restored.found, session)
 
@@ -169,8 +167,8 @@ def put(
         made = planning.put(parent, config, checkpoint, metadata, new_versions, session)
         return lambda: putting.put(made)
 
-    yield from _write(store, str(parent.thread_id), session, plan)
-    return config_for(parent._replace(checkpoint_id=checkpoint["id"]), session)
+    yield from write(store, str(parent.thread_id), session, plan)
+    return config_for(Place(parent.thread_id, parent.ns, checkpoint["id"]), session)
 
 
 def put_writes(
@@ -188,7 +186,7 @@ def put_writes(
         made = planning.writes(place, config, writes, task_id, task_path, session)
         return lambda: writing.put_writes(made)
 
-    yield from _write(store, str(place.thread_id), session, plan)
+    yield from write(store, str(place.thread_id), session, plan)
 
 
 def _check_writes(writes: Sequence[tuple[str, Any]], task_id: str, task_path: str) -> None:
@@ -208,7 +206,7 @@ def _writing_session(store: Store, config: RunnableConfig) -> Session | None:
     return session
 
 
-def _write(store: Store, thread_id: str, session: Session | None, plan: Callable[[Planning], Any]) -> Steps[None]:
+def write(store: Store, thread_id: str, session: Session | None, plan: Callable[[Planning], Any]) -> Steps[Written]:
     """Plan with what is known of the thread, write, and remember; plan again if that was outdated."""
     if session is None or not session.wrote:
         outer = session.outer if session is not None else store.carrier.outer(thread_id)
@@ -236,7 +234,7 @@ def _write(store: Store, thread_id: str, session: Session | None, plan: Callable
         _remember(store, thread_id, planning, written)
         if session is not None and written.stored:
             session.wrote = True
-        return
+        return written
     raise UnavailableError(
         f"thread {thread_id!r} was pruned or made anew {_PLANS_AT_MOST} times while one write was tried; "
         f"nothing was stored, try again",
@@ -311,6 +309,8 @@ def delete_thread(store: Store, thread: Thread) -> Steps[None]:
 
 
 def delete_for_runs(store: Store, run_ids: Sequence[str]) -> Steps[None]:
+    from agent_ckpt.core import prune as pruning  # here, since a program that only runs its agents never needs it
+
     _no_single_text(run_ids, "run_ids")
     names = [str(run_id) for run_id in run_ids]
     if not names:
@@ -330,6 +330,8 @@ def copy_thread(store: Store, source: Thread, target: Thread) -> Steps[None]:
 
 
 def prune(store: Store, thread_ids: Sequence[Thread], strategy: str) -> Steps[None]:
+    from agent_ckpt.core import prune as pruning  # as for delete_for_runs
+
     _no_single_text(thread_ids, "thread_ids")
     names = [thread_id_of(thread) for thread in thread_ids]
     if strategy not in ("keep_latest", "delete", "delete_all"):
@@ -344,10 +346,13 @@ def prune(store: Store, thread_ids: Sequence[Thread], strategy: str) -> Steps[No
 
 
 def verify(store: Store) -> Steps[VerifyReport]:
+    from agent_ckpt.core import verify as verifying  # as for delete_for_runs
+
     thread_ids, findings = yield Call(verifying.verify_file)
+    codec = store.codec.structure_only()
     checked = [VerifyReport(0, 0, 0, 0, tuple(findings))]
     for thread_id in thread_ids:
-        checked.append((yield Call(partial(verifying.verify_thread, thread_id, store.codec))))
+        checked.append((yield Call(partial(verifying.verify_thread, thread_id, codec))))
     return VerifyReport(
         sum(part.threads for part in checked),
         sum(part.checkpoints for part in checked),

@@ -754,6 +754,27 @@ TRIPS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+YAML_LATER = """
+import sys
+from agent_ckpt import AgentSaver
+from langgraph.checkpoint.base import empty_checkpoint
+
+saver = AgentSaver(":memory:")
+saver.put({"configurable": {"thread_id": "t", "checkpoint_ns": ""}}, empty_checkpoint(), {}, {})
+config = saver.get_tuple({"configurable": {"thread_id": "t"}}).config
+assert "yaml" not in sys.modules
+import yaml
+for dumper in (yaml.SafeDumper, yaml.CSafeDumper):
+    assert yaml.safe_load(yaml.dump(config, Dumper=dumper)) == config
+"""
+
+
+def test_yaml_may_be_imported_after_the_config_was_given() -> None:
+    """The package imports no yaml, which would take longer than all of it; a config still can be dumped."""
+    done = subprocess.run([sys.executable, "-c", YAML_LATER], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 def configs_of_a_run(api: Api) -> dict[str, Any]:
     """Every kind of config that a user is handed, by name."""
     saver, form = api.saver, api.form

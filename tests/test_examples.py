@@ -50,6 +50,22 @@ def test_survive_restart(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [], "the example leaves nothing behind in the working folder"
 
 
+def test_stateless_worker(tmp_path: Path) -> None:
+    """A worker that is killed in the middle of a thread leaves it to the other one, which knows only its id."""
+    done = run_example("stateless_worker.py", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "FAIL" not in done.stdout
+    for line in (
+        r"^2\. Worker \d+ was killed \(SIGKILL\) in `charge`",
+        r"worker \d+ takes order-\d after check, reserve$",
+        r"ok   each step was done once",
+        r"ok   order-\d was begun by one and finished by the other",
+        r"^All checks passed\.$",
+    ):
+        assert re.search(line, done.stdout, re.MULTILINE), f"{line!r} not in:\n{done.stdout}"
+    assert list(tmp_path.iterdir()) == [], "the example leaves nothing behind in the working folder"
+
+
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
 def test_every_example_is_covered(name: str) -> None:
     """Each example is named by a test."""

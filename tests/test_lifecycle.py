@@ -413,7 +413,7 @@ def test_failed_batch_leaves_nothing(api: Api, path: Path) -> None:
     assert [w[1:] for w in api.get_tuple(thread()).pending_writes] == [("a", 1), ("b", 2), ("c", 3)]
 
 
-@pytest.mark.parametrize("at", ["next_sequence", "insert_blob", "insert_checkpoint", "update_thread", "COMMIT"])
+@pytest.mark.parametrize("at", ["put_begin", "insert_blob", "insert_checkpoint", "update_thread", "COMMIT"])
 def test_failure_between_two_statements(at: str, api: Api, path: Path) -> None:
     """B40: a put whose statements fail in the middle is undone whole and leaves the lock free; the next put works."""
     config = api.put(thread(), *made(0))

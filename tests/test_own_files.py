@@ -140,6 +140,10 @@ def _calls() -> dict[str, Callable[[Api, Path], Any]]:
         api.rollback({"configurable": {**CONFIG["configurable"], "checkpoint_id": f"{1:032x}"}})
         api.rolled_back("t")
 
+    def carry(api: Api, path: Path) -> None:
+        api.export_thread("t", path.with_name("t.portable"))
+        api.import_thread(path.with_name("t.portable"), thread_id="carried")
+
     return {
         "open another saver": open_another,
         "fail to open": open_badly,
@@ -158,6 +162,7 @@ def _calls() -> dict[str, Callable[[Api, Path], Any]]:
         "rollback": go_back,
         "delete_for_runs": lambda api, path: api.delete_for_runs(["no such run"]),
         "prune": lambda api, path: api.prune(["t"]),
+        "export_thread": carry,
         "lease": hold_a_lease,
         "turn": take_a_turn,
         "fork": lambda api, path: api.fork(api.get_tuple(CONFIG).config),
@@ -240,8 +245,10 @@ def _commands(command: Any = None, prefix: tuple[str, ...] = ()) -> Iterator[tup
 ARGUMENTS: dict[tuple[str, ...], list[str]] = {
     ("show",): ["DB", "t"],
     ("rollback",): ["DB", "t", f"{1:032x}"],
+    ("import",): ["PORTABLE", "DB", "--as", "imported"],
+    ("export",): ["DB", "t", "OUT"],
 }
-"""What follows a command; the file alone where nothing is said. DB stands for the file."""
+"""What follows a command; the file alone where nothing is said. DB stands for the file, PORTABLE for one to import."""
 
 AUDITED = """
 import json, os, sys
@@ -267,8 +274,11 @@ def test_no_command_opens_the_files(path: Path, open_saver: Any) -> None:
     """Every command beside a live writer, in a process of its own: it opens the files through SQLite only, the WAL
     stays the writer's, and what is written during and after it is seen by all."""
     live = Live(path, Api(open_saver(), "sync"))
+    portable = path.with_name("before.portable")
+    live.api.export_thread("t", portable)
+    words = {"DB": str(path), "PORTABLE": str(portable), "OUT": str(path.with_name("out.portable"))}
     for command in _commands():
-        given = [str(live.path) if word == "DB" else word for word in ARGUMENTS.get(command, ["DB"])]
+        given = [words.get(word, word) for word in ARGUMENTS.get(command, ["DB"])]
         done = subprocess.run(
             [sys.executable, "-c", textwrap.dedent(AUDITED), str(live.path), *command, *given],
             cwd=ROOT,

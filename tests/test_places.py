@@ -312,8 +312,9 @@ def test_engine_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, path: Pat
 
 
 def test_errors_of_the_engine_in_use_are_caught() -> None:
-    """No module of the adapter catches the errors of one engine only."""
-    for source in (ROOT / "agent_ckpt").rglob("*.py"):
+    """No module of the adapter catches the errors of one engine only, but the one that reads other savers' files,
+    which always takes Python's."""
+    for source in {*(ROOT / "agent_ckpt").rglob("*.py")} - {ROOT / "agent_ckpt" / "sqlite" / "official.py"}:
         for node in ast.walk(ast.parse(source.read_text("utf-8"))):
             if isinstance(node, ast.ExceptHandler) and node.type is not None:
                 assert "sqlite3" not in ast.unparse(node.type), f"{source}:{node.lineno}"

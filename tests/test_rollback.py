@@ -350,6 +350,31 @@ def test_raw_checkpoints(api: Api) -> None:
     assert next(api.saver.threads()).checkpoints == 3
 
 
+def test_the_history_of_deltas(api: Api) -> None:
+    """What was written to a checkpoint before it was gone back to counts for what was built on it then, and not for
+    what is built on it now; the same task's new write takes the place of its old one."""
+    first = api.put(
+        {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}, checkpoint_of({}, {"d": 1}, id="a"), {}, {}
+    )
+    api.put_writes(plain(first), [("d", "old")], "task")
+    second = api.put(plain(first), checkpoint_of({}, {"d": 2}, id="b"), {}, {})
+    api.rollback(plain(first))
+    api.put_writes(plain(first), [("d", "new")], "task")
+    third = api.put(plain(first), checkpoint_of({}, {"d": 2}, id="c"), {}, {})
+
+    def writes(where: Any) -> list[Any]:
+        found = api.get_delta_channel_history(config=plain(where), channels=["d"])
+        return [value for _, _, value in found["d"]["writes"]]
+
+    assert (writes(third), writes(second)) == (["new"], ["old"])
+    api.copy_thread("t", "u")
+    for where, expected in ((third, ["new"]), (second, ["old"])):
+        assert writes({"configurable": {**where["configurable"], "thread_id": "u"}}) == expected
+    api.rollback(plain(second))
+    fourth = api.put(plain(second), checkpoint_of({}, {"d": 3}, id="d"), {}, {})
+    assert writes(fourth) == ["old"]
+
+
 def test_answers_of_several_questions(api: Api) -> None:
     """Of a node with two questions that were answered, the first one is asked again (B54: with no old answer left)."""
 

@@ -110,7 +110,10 @@ def test_failed_write_is_undone_alone_and_frees_the_lock(
 
 
 def test_group_isolates_failures(backend: SqliteBackend) -> None:
-    """Of one group commit, only the failing programs fail; the others are stored by one COMMIT."""
+    """Of one group commit, only the failing programs fail; the others are stored by one COMMIT.
+
+    The two that had written before they failed are undone with the transaction, and the others run again.
+    """
     seen: list[str] = []
     backend.on_statement = seen.append
     results = _in_group(backend, [add("a"), add("b", "b"), add("c", then=ValueError("no")), add("d"), add("a")])
@@ -120,7 +123,7 @@ def test_group_isolates_failures(backend: SqliteBackend) -> None:
     backend.on_statement = None
     assert backend.run(names) == ["a", "d"]
     assert seen.count("COMMIT") == 1
-    assert seen.count("SAVEPOINT job") == 5
+    assert seen.count("ROLLBACK") == 2
 
 
 def test_group_is_bounded_by_count_and_bytes(backend: SqliteBackend, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,30 +220,47 @@ def test_full_queue_waits_then_raises(tmp_path: Path) -> None:
     backend.close()
 
 
-def test_io_error_at_commit_poisons(backend: SqliteBackend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """After an I/O error at COMMIT the outcome is unknown: all callers hear it, later writes are refused, reads
-    go on, and a new backend works."""
+def _io_error(*_: Any) -> None:
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+    raise error
+
+
+def test_io_error_at_commit_is_settled(backend: SqliteBackend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """After an I/O error at COMMIT another commit takes its place: all callers hear that nothing is stored, and the
+    next write of the same backend works."""
     backend.run(add("kept"), write=True)
-
-    def fail(handle: Any, deadline: float) -> None:
-        error = sqlite3.OperationalError("disk I/O error")
-        error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
-        raise error
-
     with monkeypatch.context() as patched:
-        patched.setattr(group, "commit", fail)
-        results = _in_group_after_poison(backend)
-    assert all(isinstance(result, PoisonedError) for result in results)
-    with pytest.raises(PoisonedError, match="make a new one"):
-        backend.run(add("later"), write=True)
+        patched.setattr(group, "commit", _io_error)
+        results = _three_in_a_group(backend)
+    assert all(type(result) is UnavailableError and "COMMIT" in str(result) for result in results), results
     _assert_free(tmp_path / "a.db")
-    assert backend.run(names) == ["kept"]
-    again = backend_on(tmp_path / "a.db")
-    again.run(add("later"), write=True)
-    again.close()
+    backend.run(add("later"), write=True)
+    assert backend.run(names) == ["kept", "later"]
 
 
-def _in_group_after_poison(backend: SqliteBackend) -> list[Any]:
+def test_io_error_at_commit_that_lasts(backend: SqliteBackend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """While nothing else can be committed either the outcome is unknown and later writes are refused, reads go on;
+    after that the same backend opens anew by itself, and commits something else before the next write."""
+    backend.run(add("kept"), write=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(group, "commit", _io_error)
+        patched.setattr(group.Handle, "settle", _io_error)
+        results = _three_in_a_group(backend)
+        assert all(isinstance(result, PoisonedError) for result in results), results
+        with pytest.raises(UnavailableError):
+            backend.run(add("refused"), write=True)
+        assert backend.run(names) == ["kept"]
+    _assert_free(tmp_path / "a.db")
+    said: list[str] = []
+    backend.on_statement = said.append
+    backend.run(add("later"), write=True)
+    assert said == ["BEGIN IMMEDIATE", "next_sequence", "COMMIT", "BEGIN IMMEDIATE", "item_add", "COMMIT"]
+    assert backend.run(names) == ["kept", "later"]
+    assert not backend._store.writer._unsettled
+
+
+def _three_in_a_group(backend: SqliteBackend) -> list[Any]:
     async def main() -> list[Any]:
         with backend._store.writer._run:
             tasks = [asyncio.create_task(backend.arun(add(f"n{i}"), write=True)) for i in range(3)]

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from agent_ckpt.cli import render, rollback, show, threads, wal
+from agent_ckpt.cli import bring, export, render, rollback, show, threads, wal
 from agent_ckpt.errors import CkptError
 
 app = typer.Typer(
@@ -22,6 +22,8 @@ app.command("show", short_help="Show one thread: its head, history and what is n
 app.command("doctor", short_help="Tell whether a file and its place are in order.")(wal.doctor)
 app.add_typer(wal.app, name="wal", short_help="Look at the WAL of a file, or cut it.")
 app.command("rollback", short_help="Make an older checkpoint of a thread the head again.")(rollback.rollback)
+app.command("import", short_help="Bring threads in from a SqliteSaver's file or a portable file.")(bring.bring)
+app.command("export", short_help="Write one thread to a portable file.")(export.export)
 
 
 def main() -> None:

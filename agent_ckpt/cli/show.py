@@ -54,7 +54,7 @@ def show(
     """
     from agent_ckpt import AgentSaver
 
-    with AgentSaver(db, create=False) as saver:
+    with AgentSaver(db, create=False, on_unresolved="keep") as saver:
         report = build(saver, db, thread, ns, limit)
     if as_json:
         render.print_json(asdict(report))

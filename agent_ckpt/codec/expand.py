@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from agent_ckpt.codec import arrays, digest, frame, tree
@@ -23,17 +23,26 @@ class DamagedRefError(Exception):
     """A reference that leads to other blobs than the ones it was made of."""
 
 
-def numbers_in(ref: Ref) -> Iterator[int]:
+def numbers_in(ref: Ref) -> list[int]:
     """Every blob number that a reference names directly."""
     if type(ref) is int:
-        yield ref
-    elif type(ref) is list:
-        for part in tree.numbers(ref[3]):
-            yield from numbers_in(part)
+        return [ref]
+    return numbers_among(tree.numbers(ref[3])) if type(ref) is list else []
+
+
+def numbers_among(refs: list[Ref]) -> list[int]:
+    """`numbers_in` of absolute references."""
+    found: list[int] = []
+    for ref in refs:
+        if type(ref) is int:
+            found.append(ref)
+        elif type(ref) is list:
+            found += numbers_in(ref)
+    return found
 
 
 def children_of(entry: Entry) -> list[Ref]:
-    """What a blob refers to: a group's references, a difference's base, else nothing.
+    """What a blob refers to: a group's references, a difference's base, else nothing. Opened once.
 
     Raises:
         DamagedRefError: when its payload can't be read.
@@ -41,7 +50,7 @@ def children_of(entry: Entry) -> list[Ref]:
     if entry.children is None:
         try:
             if entry.body[0] == frame.NODE:
-                entry.children = tree.open_group(entry.body)[1]
+                entry.check, entry.children = tree.open_group(entry.body)
             elif entry.body[0] == frame.ARRAY_DIFF:
                 entry.children = [arrays.base_of(entry.body)[0]]
             else:
@@ -146,7 +155,7 @@ class Expander:
             return self.value(absolute[0])
         if kind == tree.DICT:
             return self._dict(absolute, count)
-        leaves = list(self._leaves(absolute))
+        leaves = self._leaves(absolute)
         if len(leaves) != count:
             raise DamagedRefError(f"a value has {len(leaves)} parts where {count} were stored")
         if kind == tree.SNAPSHOT and count == 1:
@@ -167,8 +176,9 @@ class Expander:
         bodies: list[bytes] = []
         others: list[tuple[int, Ref]] = []
         for at, leaf in enumerate(leaves):
-            if type(leaf) is int and self._blobs[leaf].body[0] not in _ARRAYS:
-                bodies.append(self._blobs[leaf].body)
+            body = self._blobs[leaf].body if type(leaf) is int else b""
+            if body and body[0] not in _ARRAYS:
+                bodies.append(body)
             elif type(leaf) is bytes:
                 bodies.append(leaf)
             else:
@@ -179,28 +189,34 @@ class Expander:
         return values
 
     def _dict(self, refs: list[Ref], count: int) -> dict[str, Any]:
-        leaves = list(self._leaves(refs))
+        leaves = self._leaves(refs)
         keys, parts = leaves[::2], leaves[1::2]
         if len(keys) != count or len(parts) != count or not all(type(key) is str for key in keys):
             raise DamagedRefError(f"a dict has {len(keys)} keys where {count} were stored")
         return dict(zip(keys, self._list(parts), strict=True))  # type: ignore[arg-type]
 
-    def _leaves(self, refs: list[Ref]) -> Iterator[Ref]:
+    def _leaves(self, refs: list[Ref]) -> list[Ref]:
+        """The references that groups hold in the end, after `_compare` has found all that they name."""
+        blobs, leaves = self._blobs, []
         for ref in refs:
-            if type(ref) is int:
-                entry = self._entry(ref)
-                if entry.body[0] == frame.NODE:
-                    yield from self._leaves(self._group(entry))
-                    continue
-            yield ref
+            if type(ref) is int and blobs[ref].body[0] == frame.NODE:
+                leaves += self._leaves(self._group(blobs[ref]))
+            else:
+                leaves.append(ref)
+        return leaves
 
     def _group(self, entry: Entry) -> list[Ref]:
         refs = children_of(entry)
-        self._compare(refs, tree.open_group(entry.body)[0])
+        self._compare(refs, entry.check)
         return refs
 
     def _compare(self, refs: list[Ref], check: bytes) -> None:
-        addresses = [self._entry(ref).digest for ref in refs if type(ref) is int]
+        blobs = self._blobs
+        numbers = [ref for ref in refs if type(ref) is int]
+        try:
+            addresses = [blobs[number].digest for number in numbers]
+        except KeyError as exc:
+            addresses = [self._entry(exc.args[0]).digest]
         if digest.combined(addresses, self._secret) != check:
             raise DamagedRefError("a value refers to other blobs than those it was made of")
 

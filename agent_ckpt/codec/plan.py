@@ -121,25 +121,25 @@ class Planner:
         before = self._before(path)
         if before is not None and before.kind != tree.LIST:
             before = None
-        run = before.run if before is not None and before.run is not None and before.run.starts(value) else None
-        known = len(run) if run is not None and before is not None else 0
+        run = before.run if before is not None else None
+        known = run.same(value) if run is not None else 0
         try:
             bodies = self._codec.encode_many(value[known:] if known else value)
         except Exception as exc:
             raise self._codec.refuse(value, path, exc) from exc
         if known and before is not None:
-            bodies = before.bodies + bodies
+            bodies = before.bodies[:known] + bodies
         elif not _worth_parts(bodies, LIST_WHOLE_UP_TO):
             return self._leaf(self._encode(value, path))
-        same = known or (_same_start(before.bodies, bodies) if before is not None else 0)
+        same = _same_start(before.bodies, bodies, known) if before is not None else 0
         if before is not None and same == len(bodies) == len(before.bodies):
             return Kept(before.ref)
         parts = [self._part(value[at], bodies[at], path, at, depth) for at in range(same, len(bodies))]
-        if before is not None and not known:
-            bodies[:same] = before.bodies[:same]
+        if before is not None:
+            bodies[known:same] = before.bodies[known:same]
         seq = Seq(tree.LIST, parts, None, bodies, before, same)
         if len(value) >= RUN_FROM:
-            seq.run = run.followed_by(value[known:]) if run is not None else Run.of(value)
+            seq.run = Run.of(value, run, known)
         self.sequences[path] = seq
         return seq
 
@@ -173,7 +173,7 @@ class Planner:
         return seq
 
     def _part(self, value: Any, body: bytes, path: str, at: int | str, depth: int) -> Any:
-        splits = len(body) > SPLIT_ABOVE or (body[0] == frame.SERDE and type(value) in (list, dict))
+        splits = len(body) > SPLIT_ABOVE or (body[0] in (frame.SERDE, frame.TYPED) and type(value) in (list, dict))
         if splits and depth < _DEEPEST and type(value) in (list, dict, str, bytes):
             return self.plan(value, f"{path}[{at!r:.60}]", depth + 1)
         if type(at) is str and len(body) > SPLIT_ABOVE:
@@ -198,9 +198,9 @@ def _worth_parts(bodies: list[bytes], whole_up_to: int) -> bool:
     return sum(map(len, bodies)) > whole_up_to or any(body[0] != frame.PLAIN for body in bodies)
 
 
-def _same_start(before: list[bytes], bodies: list[bytes]) -> int:
-    """How many leading parts are the same bytes as before."""
+def _same_start(before: list[bytes], bodies: list[bytes], known: int) -> int:
+    """How many leading parts are the same bytes as before, of which some are known to be."""
     size = min(len(before), len(bodies))
-    if (before if size == len(before) else before[:size]) == (bodies if size == len(bodies) else bodies[:size]):
+    if before[known:size] == bodies[known:size]:
         return size
-    return next(at for at in range(size) if before[at] != bodies[at])
+    return next(at for at in range(known, size) if before[at] != bodies[at])

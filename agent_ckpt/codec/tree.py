@@ -49,7 +49,7 @@ class State:
         groups: the closed groups of the first level: start, end, entry.
         ref: the reference of the whole.
         reads: how often it was read from memory.
-        templates: of the leading parts of a LIST that was read more than once.
+        templates: of the leading stretches of a LIST that was read more than once.
         run: of a LIST of messages that was planned before, to see quickly that it is the same.
     """
 

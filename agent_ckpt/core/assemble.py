@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from agent_ckpt.backend import Program, Statement
 from agent_ckpt.codec import digest, frame, tree
+from agent_ckpt.codec.messages import STRETCH
 from agent_ckpt.core.rows import BLOBS_AT_MOST, first_blob, last_blob
 from agent_ckpt.errors import UnavailableError
 from agent_ckpt.model import Entry, Ref, ThreadRow
@@ -153,7 +154,7 @@ def _state(seq: tree.Seq, level: tree.Level) -> tree.State:
     nested = nested or any(type(part) is tree.Kept and type(part.ref) is list for part in seq.parts)
     state = tree.State(seq.kind, seq.bodies, seq.keys, nested)
     if before is not None:
-        state.reads, state.templates = before.reads, before.templates[: seq.same]
+        state.reads, state.templates = before.reads, before.templates[: seq.same // STRETCH]
     state.run = seq.run
     state.refs, state.addresses, state.cuts, state.groups = level.refs, level.addresses, level.cuts, level.groups
     return state

@@ -10,7 +10,8 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from agent_ckpt.codec import digest
@@ -32,6 +33,10 @@ def path_of(channel: str) -> str:
     return f"channel_values.{channel}"
 
 
+def _size_of(entry: Entry) -> int:
+    return (_TEMPLATE if entry.body[0] == MESSAGE else 1) * len(entry.body) + _OVERHEAD
+
+
 class HotThread:
     """The known blobs of one thread.
 
@@ -45,7 +50,8 @@ class HotThread:
     """
 
     __slots__ = (
-        "_by_number", "_known", "arrays", "bodies", "collected", "counted", "secret", "sequences", "size", "thread",
+        "_by_number", "_known", "_to_learn", "arrays", "bodies", "collected", "counted", "secret", "sequences", "size",
+        "thread",
     )  # fmt: skip
 
     def __init__(self, thread: int, collected: int, secret: bytes) -> None:
@@ -54,6 +60,7 @@ class HotThread:
         self.secret = secret
         self._known: dict[bytes, Entry] = {}
         self._by_number: dict[int, Entry] = {}
+        self._to_learn: list[Callable[[], None]] = []
         self.bodies: dict[str, tuple[str | None, dict[str, tuple[Any, Ref]]]] = {}
         self.sequences: dict[tuple[str, str], State] = {}
         self.arrays: dict[tuple[str, str], KnownArray] = {}
@@ -64,6 +71,19 @@ class HotThread:
     def count(self) -> int:
         """How many blobs are known."""
         return len(self._by_number)
+
+    def learn_later(self, lesson: Callable[[], None]) -> None:
+        """Note something to learn before this is used next: who restores a thread need not wait for it."""
+        self._to_learn.append(lesson)
+
+    def learn(self) -> None:
+        """Learn what was noted. Called before anything that is known is looked at."""
+        while self._to_learn:
+            try:
+                lesson = self._to_learn.pop(0)
+            except IndexError:
+                return  # another OS thread took it
+            lesson()
 
     def fits(self, row: ThreadRow) -> bool:
         return self.thread == row.thread and self.collected == row.collected
@@ -87,6 +107,16 @@ class HotThread:
             self.size += sum(map(len, state.bodies)) - (sum(map(len, before.bodies)) if before is not None else 0)
         self.sequences[at] = state
 
+    def take_in_later(self, loaded: list[Entry]) -> None:
+        """Note blobs that were read under their numbers; they count in memory from now on."""
+        self.size += sum(map(_size_of, loaded))
+        self.learn_later(partial(self._take_in, loaded))
+
+    def _take_in(self, loaded: list[Entry]) -> None:
+        for entry in loaded:
+            self._by_number.setdefault(entry.number, entry)
+            self._known.setdefault(entry.body, entry)
+
     def adopt(self, stored: Iterable[tuple[Entry, int]]) -> None:
         """Learn that entries are stored under these numbers."""
         for entry, number in stored:
@@ -94,7 +124,7 @@ class HotThread:
             if number not in self._by_number:
                 self._by_number[number] = entry
                 self._known.setdefault(entry.body, entry)
-                self.size += (_TEMPLATE if entry.body[0] == MESSAGE else 1) * len(entry.body) + _OVERHEAD
+                self.size += _size_of(entry)
 
 
 class HotCache:

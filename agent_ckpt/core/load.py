@@ -27,10 +27,12 @@ def load(row: ThreadRow, refs: Iterable[Ref], hot: HotThread | None, into: Blobs
     Args:
         row: the thread's row.
         refs: the references.
-        hot: what is known in memory of the thread, which needs no statement; it learns the rest.
+        hot: what is known in memory of the thread, which needs no statement; it is given the rest to learn.
         into: blobs loaded before, to add to.
     """
     blobs = into if into is not None else Blobs()
+    if hot is not None:
+        hot.learn()
     wanted = {number for ref in refs for number in expand.numbers_in(ref)}
     while wanted:
         fresh: list[int] = []
@@ -46,16 +48,16 @@ def load(row: ThreadRow, refs: Iterable[Ref], hot: HotThread | None, into: Blobs
                 reached.append(known)
         if fresh:
             rows = yield Statement("blobs_by_number", (first_blob(row.thread), json.dumps(sorted(fresh))))
-            reached += _take(rows, fresh, row.secret, blobs)
+            loaded = _take(rows, fresh, row.secret, blobs)
+            reached += loaded
             if hot is not None:
-                hot.adopt((blobs.entries[number], number) for number in fresh if number in blobs.entries)
+                hot.take_in_later(loaded)
         wanted = set()
         for entry in reached:
             if entry.body[0] not in expand.REFERRING:
                 continue
             try:
-                for ref in expand.children_of(entry):
-                    wanted.update(expand.numbers_in(ref))
+                wanted.update(expand.numbers_among(expand.children_of(entry)))
             except expand.DamagedRefError as exc:
                 blobs.faults[entry.number] = str(exc)
     return blobs

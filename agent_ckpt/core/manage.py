@@ -123,11 +123,11 @@ def _copy_checkpoint(
     place = row.place._replace(thread_id=target_id)
     here = rows.checkpoint_coordinates(row.place, row.parent_id, row.seq, row.run_id)
     there = rows.checkpoint_coordinates(place, row.parent_id, seq, row.run_id)
-    framed = _moved(frame.CHECKPOINT_ROW, row.frame, row.place, here, there, compression)
+    framed = moved(frame.CHECKPOINT_ROW, row.frame, row.place, here, there, compression)
     yield Statement("insert_checkpoint", (seq, space, columns[1], columns[2], columns[3], framed))
     if row.history is not None:
         here, there = rows.history_coordinates(row.place, row.seq), rows.history_coordinates(place, seq)
-        framed = _moved(frame.HISTORY_ROW, row.history, row.place, here, there, compression)
+        framed = moved(frame.HISTORY_ROW, row.history, row.place, here, there, compression)
         yield Statement("set_history", (seq, framed))
 
 
@@ -139,13 +139,14 @@ def _copy_writes(
     run_id = text(run)
     here = rows.writes_coordinates(place, old_seq, run_id)
     there = rows.writes_coordinates(place._replace(thread_id=target_id), seq, run_id)
-    framed = _moved(frame.WRITES_ROW, framed, place, here, there, compression)
+    framed = moved(frame.WRITES_ROW, framed, place, here, there, compression)
     yield Statement("insert_writes", (seq, space, checkpoint, task, run, framed))
 
 
-def _moved(
+def moved(
     codec: int, framed: bytes, place: Place, here: frame.Coordinates, there: frame.Coordinates, compression: str
 ) -> bytes:
+    """A row's frame, framed anew for another place."""
     try:
         return frame.seal_row(codec, frame.open_row(codec, framed, here), there, compression)
     except frame.FrameError as exc:

@@ -9,7 +9,7 @@ from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import frame, ids, rows, tree
 from agent_ckpt.core.assemble import Assembled, assemble
 from agent_ckpt.core.flight import Rules, admit, lease_of, lease_row
-from agent_ckpt.core.rows import body_of, next_sequence, thread_row
+from agent_ckpt.core.rows import body_of, following, next_sequence, thread_row
 from agent_ckpt.core.session import Session, parent_gone, stale_checkpoint, two_writers
 from agent_ckpt.errors import ThreadConflictError
 from agent_ckpt.model import Body, CheckpointRow, Place, Ref, ThreadRow
@@ -118,11 +118,12 @@ def put(plan: PutPlan) -> Program[Written]:
     existing = _checkpoint(place, state[9:13]) if state and state[9] is not None else None
     if row is not None and state is not None and existing is None:
         _check_parent(plan, row, state)
-    sequence = yield from next_sequence(place, row)
     if row is None or state is None:
+        sequence = yield from next_sequence(place)
         row = yield from _new_thread(plan, sequence)
         space = None
     else:
+        sequence = following(place, row, state[23])
         space = state[6]
     assembled = yield from assemble(_kept(plan, state, row), row, plan.target.known, plan.frames, plan.compression)
     body = plan.body

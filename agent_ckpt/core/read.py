@@ -82,6 +82,7 @@ def get_tuple(place: Place, hot_of: HotOf, *, with_head: bool = False) -> Progra
     written = yield Statement("writes_of_checkpoint", (columns[6], columns[8]))
     one = take(thread, row, [writes_row(row.place, w) for w in written])
     hot = hot_of(place.thread_id, thread)
+    hot.learn()
     if one.body is not None:
         known = ((name, hot.state_of(place.ns, name, ref)) for name, _, ref in one.body.channels)
         one.states = {name: state for name, state in known if state is not None}

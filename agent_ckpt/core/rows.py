@@ -78,7 +78,21 @@ def next_sequence(place: Place, row: ThreadRow | None = None) -> Program[int]:
     found = yield Statement("next_sequence")
     if not found:
         raise damaged(place, "the store's counter", "its row is missing")
-    sequence: int = found[0][0]
+    return checked_sequence(place, row, found[0][0])
+
+
+def following(place: Place, row: ThreadRow, last: int | None) -> int:
+    """The commit sequence after the last one, for a write that takes it with the revision it sets.
+
+    Raises:
+        CorruptionError
+    """
+    if last is None:
+        raise damaged(place, "the store's counter", "its row is missing")
+    return checked_sequence(place, row, last + 1)
+
+
+def checked_sequence(place: Place, row: ThreadRow | None, sequence: int) -> int:
     if row is not None and sequence <= row.revision:
         raise damaged(place, "the commit sequence", f"the next is {sequence}, the thread is at {row.revision} already")
     return sequence

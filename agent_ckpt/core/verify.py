@@ -14,7 +14,7 @@ from agent_ckpt.core.rows import checkpoint_row, first_blob, last_blob, writes_r
 from agent_ckpt.model import CheckpointRow, Entry, Finding, Place, Ref, ThreadRow, VerifyReport
 
 _PAGE = 1000
-_VALUES = (frame.PLAIN, frame.MESSAGE, frame.SERDE)
+_VALUES = (frame.PLAIN, frame.MESSAGE, frame.SERDE, frame.TYPED)
 
 
 @dataclass(slots=True)

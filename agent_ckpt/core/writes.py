@@ -12,7 +12,7 @@ from agent_ckpt.codec import frame, ids, rows, tree
 from agent_ckpt.core.assemble import assemble
 from agent_ckpt.core.flight import Rules, admit, lease_of, lease_row
 from agent_ckpt.core.put import Target, Written, new_thread
-from agent_ckpt.core.rows import damaged, next_sequence, thread_row, writes_row
+from agent_ckpt.core.rows import damaged, following, next_sequence, thread_row, writes_row
 from agent_ckpt.core.session import Session
 from agent_ckpt.model import Place, Ref, TaskWrites, ThreadRow, WritesRow
 
@@ -68,7 +68,10 @@ def put_writes(plan: WritesPlan) -> Program[Written]:
         lease = lease_row(state[10:16]) if state else (yield from lease_of(place.thread_id))
         yield from admit(place, row, lease, plan.session, plan.rules, "put_writes")
     plan.target.check(row)
-    sequence = yield from next_sequence(place, row)
+    if row is not None and state is not None and raises_revision:
+        sequence = following(place, row, state[16])
+    else:
+        sequence = yield from next_sequence(place, row)
     if row is None:
         row = yield from new_thread(place.thread_id, plan.target.secret, sequence)
     space = state[6] if state is not None else None

@@ -15,6 +15,8 @@ from agent_ckpt.errors import UsageError
 
 ERRORS: tuple[type[sqlite3.Error], ...] = (sqlite3.Error,)
 DATABASE_ERRORS: tuple[type[sqlite3.DatabaseError], ...] = (sqlite3.DatabaseError,)
+OF_DRIVER_OR_SYSTEM: tuple[type[sqlite3.Error] | type[OSError], ...] = (sqlite3.Error, OSError)
+"""What `errors.translate` takes: the system's own errors come from looking at files and locking the side file."""
 
 _CARRIERS = ("pysqlite3", "apsw")
 """Packages that bring an SQLite of their own into the process."""
@@ -62,7 +64,7 @@ def load(name: str) -> Engine:
     Raises:
         UsageError: if its package isn't installed.
     """
-    global ERRORS, DATABASE_ERRORS
+    global ERRORS, DATABASE_ERRORS, OF_DRIVER_OR_SYSTEM
     if name == STANDARD.name:
         return STANDARD
     try:
@@ -75,6 +77,7 @@ def load(name: str) -> Engine:
     if module.Error not in ERRORS:
         ERRORS = (*ERRORS, module.Error)
         DATABASE_ERRORS = (*DATABASE_ERRORS, module.DatabaseError)
+        OF_DRIVER_OR_SYSTEM = (*ERRORS, OSError)
     return Engine(name, module, module.sqlite_version_info)
 
 

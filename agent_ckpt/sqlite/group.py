@@ -1,4 +1,4 @@
-"""One group commit: programs in savepoints of one transaction, one COMMIT, then the answers."""
+"""One group commit: programs in one transaction, one COMMIT, then the answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,12 @@ _UNDONE_AT_COMMIT = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_CONSTRAINT}
 
 
 class Handle:
-    """The writer's connection with the guard of its file."""
+    """The writer's connection with the guard of its file.
+
+    Attributes:
+        unsettled: a COMMIT failed and left in the WAL what a recovery could take for committed; nothing is written
+            through any handle before `settle` has put another commit in its place.
+    """
 
     def __init__(
         self,
@@ -40,6 +45,7 @@ class Handle:
         self.bytes = 0
         self.weighs = False
         self.read_only = False
+        self.unsettled = False
 
     def begin(self) -> bool:
         """Begin a write transaction; False if another process holds the guard.
@@ -51,6 +57,8 @@ class Handle:
         """
         if self.guard is not None and not self.guard.lock_file():
             return False
+        if self.unsettled:
+            self.settle()
         # An interrupt can have kept the last transaction from being ended.
         roll_back(self.connection, self.counter)
         self.counter.control(self.connection, "BEGIN IMMEDIATE")
@@ -80,6 +88,22 @@ class Handle:
                 if self.guard is not None:
                     self.guard.unlock_file()
 
+    def settle(self) -> None:
+        """Make certain that a commit which failed is not stored, by a commit that takes its place in the WAL.
+
+        SQLite shows a commit to nobody before all of it, the sync included, has worked. But if the frames are in the
+        file, and everybody is killed before somebody commits again, recovery would find them. The caller holds the
+        guard and no transaction.
+
+        Raises:
+            sqlite3.Error: if it fails as well.
+        """
+        roll_back(self.connection, self.counter)
+        self.counter.control(self.connection, "BEGIN IMMEDIATE")
+        self.counter.statement(self.connection, Statement("next_sequence"))
+        self.counter.control(self.connection, "COMMIT")
+        self.unsettled = False
+
     def statement(self, step: Statement) -> list[Row]:
         """Execute one step of a program, and weigh what it binds."""
         if self.weighs:
@@ -100,7 +124,7 @@ class Handle:
         with self.mutex:
             try:
                 # If it fails, what is committed is in the WAL; the next one to open the file folds it.
-                with suppress(CkptError, *engine.ERRORS):
+                with suppress(CkptError, *engine.OF_DRIVER_OR_SYSTEM):
                     if self.wants_folding and self.guard is not None and self.guard.lock_file():
                         assert self.wal is not None
                         if self.wal.is_in_place():
@@ -119,14 +143,22 @@ def _weight(values: Any) -> int:
 
 
 class _Undone(Exception):
-    """SQLite ended the whole transaction, so all other programs of the group have to run again."""
+    """SQLite ended the whole transaction, so all other programs of the group have to run again, each alone."""
+
+
+class _Spoilt(Exception):
+    """A program failed after it had written, so the transaction is undone, and the others have to run again.
+
+    A savepoint for each program would undo it alone. But nearly every program that is refused is refused before it
+    writes, and two more statements for each of the others cost more than running a few of them twice.
+    """
 
 
 def run_group(handle: Handle, group: list[Job], own: Job | None) -> None:
     """Run programs in the transaction that is open, commit once, then answer.
 
     A job that is still unanswered afterwards has to run again: the group had grown too large, or another's failure
-    undid the transaction (then `alone` is set).
+    undid the transaction (where any may fail the same way, `alone` is set).
 
     Args:
         handle: with its transaction begun.
@@ -135,7 +167,7 @@ def run_group(handle: Handle, group: list[Job], own: Job | None) -> None:
             program then, but is meant for the OS thread: it passes through, and nothing of the group is stored.
 
     Raises:
-        PoisonedError: if COMMIT failed with an I/O error. Nobody was answered.
+        PoisonedError: if the file or its WAL was replaced under the process. Nobody was answered.
     """
     handle.bytes, handle.weighs = 0, len(group) > 1
     ran: list[Job] = []
@@ -145,10 +177,11 @@ def run_group(handle: Handle, group: list[Job], own: Job | None) -> None:
         ran.append(job)
         try:
             _run_one(handle, job, own, single=len(group) == 1)
-        except _Undone:
+        except (_Undone, _Spoilt) as exc:
             roll_back(handle.connection, handle.counter)
             _answer([job])
-            _run_alone(group)
+            if isinstance(exc, _Undone):
+                _run_alone(group)
             return
     if all(job.error is not None for job in ran):
         roll_back(handle.connection, handle.counter)
@@ -165,10 +198,9 @@ def run_group(handle: Handle, group: list[Job], own: Job | None) -> None:
 
 
 def _run_one(handle: Handle, job: Job, own: Job | None, single: bool) -> None:
-    connection, counter = handle.connection, handle.counter
+    connection = handle.connection
     job.result = job.error = None
-    if not single:
-        counter.control(connection, "SAVEPOINT job")
+    changes = connection.total_changes
     try:
         job.result = drive(handle.statement, job.factory())
     except BaseException as exc:
@@ -178,10 +210,8 @@ def _run_one(handle: Handle, job: Job, own: Job | None, single: bool) -> None:
         handle.read_only = handle.read_only or errors.code(exc) == sqlite3.SQLITE_READONLY
         if errors.code(exc) in _UNDOES_ALL or not connection.in_transaction:
             raise _Undone from exc
-        if not single:
-            counter.control(connection, "ROLLBACK TO job")
-    if not single:
-        counter.control(connection, "RELEASE job")
+        if not single and connection.total_changes != changes:
+            raise _Spoilt from exc
 
 
 def _commit_and_answer(handle: Handle, ran: list[Job]) -> None:
@@ -217,16 +247,30 @@ def _commit_failed(handle: Handle, ran: list[Job], exc: sqlite3.Error) -> None:
     if errors.code(exc) == sqlite3.SQLITE_FULL and len(ran) > 1:
         _run_alone(ran)
         return
-    if errors.is_busy(exc) or errors.code(exc) in _UNDONE_AT_COMMIT:
-        for job in ran:
-            job.error = own_copy(as_ours(exc, handle.path, job))
-        _answer(ran)
-        return
-    raise PoisonedError(
-        f"COMMIT on {handle.path} failed ({exc}), so whether the write is on disk is unknown. This saver writes no "
-        f"more; make a new one and read the thread again.",
+    known = errors.is_busy(exc) or errors.code(exc) in _UNDONE_AT_COMMIT
+    failed = as_ours(exc, handle.path, ran[0]) if known else _settled(handle, exc)
+    failed.__cause__ = exc
+    for job in ran:
+        job.error = own_copy(failed)
+    _answer(ran)
+
+
+def _settled(handle: Handle, exc: sqlite3.Error) -> CkptError:
+    """The error of a COMMIT that failed with an I/O error, after looking whether its outcome can be made certain."""
+    handle.unsettled = True
+    try:
+        # With a rollback journal instead of a WAL, it may be stored all the same.
+        if connect.in_wal_mode(handle.connection):
+            handle.settle()
+    except engine.ERRORS:
+        roll_back(handle.connection, handle.counter)
+    if not handle.unsettled:
+        return errors.translate(exc, handle.path, "COMMIT")
+    return PoisonedError(
+        f"COMMIT on {handle.path} failed ({exc}), so whether the write is on disk is unknown. Read the thread again; "
+        f"the next write opens the file anew, and goes on if that works.",
         path=handle.path,
-    ) from exc
+    )
 
 
 def _run_alone(jobs: list[Job]) -> None:

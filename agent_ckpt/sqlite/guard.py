@@ -21,6 +21,7 @@ import stat
 import threading
 import time
 import warnings
+from contextlib import suppress
 
 from agent_ckpt.errors import ReadOnlyError, UnavailableError
 from agent_ckpt.sqlite import files, fork
@@ -156,8 +157,10 @@ class Guard:
                 descriptor = os.open(self._path, flags | os.O_CREAT | os.O_EXCL, mode)
             except FileExistsError:
                 return os.open(self._path, flags)
-            if hasattr(os, "fchmod"):
-                os.fchmod(descriptor, mode)
+            # Where that fails the umask stands, which can only have taken rights away.
+            with suppress(OSError):
+                if hasattr(os, "fchmod"):
+                    os.fchmod(descriptor, mode)
         except OSError as exc:
             raise ReadOnlyError(
                 f"can't open the side file {self._path}: {exc.strerror}. Writers of one database lock it; "

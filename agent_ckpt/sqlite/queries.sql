@@ -18,6 +18,10 @@ CREATE TABLE threads (
     collected INTEGER NOT NULL,
     secret BLOB NOT NULL
 ) STRICT;
+CREATE TRIGGER take_sequence AFTER UPDATE OF revision ON threads
+BEGIN
+    UPDATE this_store SET sequence = NEW.revision WHERE sequence < NEW.revision;
+END;
 CREATE TABLE spaces (
     space INTEGER PRIMARY KEY,
     thread INTEGER NOT NULL,
@@ -92,9 +96,11 @@ UPDATE this_store SET sequence = sequence + 1 WHERE one = 1 RETURNING sequence;
 UPDATE this_store SET sequence = sequence + ?1 WHERE one = 1 RETURNING sequence;
 
 -- name: put_begin
+-- The last column is the commit sequence given out last. The put takes the next one with its revision (take_sequence).
 SELECT t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.space, h.id, h.seq,
        e.seq, e.parent, e.run, e.frame, p.seq, p.parent, p.run, CASE WHEN ?5 THEN p.frame END,
-       l.fence, l.holder, l.label, l.turn, l.since, l.expires
+       l.fence, l.holder, l.label, l.turn, l.since, l.expires,
+       (SELECT sequence FROM this_store)
 FROM threads t
 LEFT JOIN leases l ON l.thread_id = ?1
 LEFT JOIN spaces s ON s.thread = t.thread AND s.ns = ?2
@@ -109,7 +115,8 @@ WHERE t.thread_id = ?1;
 SELECT t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.space, h.id, e.seq,
        EXISTS (SELECT 1 FROM writes w
                WHERE w.space = s.space AND w.checkpoint = ?3 AND w.task = ?4 AND w.undone IS NULL),
-       l.fence, l.holder, l.label, l.turn, l.since, l.expires
+       l.fence, l.holder, l.label, l.turn, l.since, l.expires,
+       (SELECT sequence FROM this_store)
 FROM threads t
 LEFT JOIN leases l ON l.thread_id = ?1
 LEFT JOIN spaces s ON s.thread = t.thread AND s.ns = ?2
@@ -388,6 +395,19 @@ WHERE s.thread = ?1 ORDER BY w.seq;
 INSERT INTO blobs (blob, digest, frame)
 SELECT blob - ?1 + ?3, digest, frame FROM blobs WHERE blob BETWEEN ?1 AND ?2;
 
+-- name: keys_of_thread
+SELECT s.ns, c.id, c.parent FROM spaces s JOIN checkpoints c ON c.space = s.space
+WHERE s.thread = ?1 AND c.undone IS NULL ORDER BY c.seq;
+
+-- name: set_checkpoint_frame
+UPDATE checkpoints SET frame = ?2 WHERE seq = ?1;
+
+-- name: set_writes_frame
+UPDATE writes SET frame = ?2 WHERE seq = ?1;
+
+-- name: rename_thread
+UPDATE threads SET thread_id = ?2, revision = ?3, session = NULL WHERE thread = ?1;
+
 -- name: set_history
 UPDATE checkpoints SET history = ?2 WHERE seq = ?1;
 
@@ -493,3 +513,24 @@ SELECT blob - ?1, digest, frame FROM blobs WHERE blob BETWEEN ?1 + ?2 AND ?3 ORD
 
 -- name: count_blobs
 SELECT count(*) FROM blobs WHERE blob BETWEEN ?1 AND ?2;
+
+-- What is read of a file that an official SqliteSaver wrote; nothing is ever written to one.
+
+-- name: official_threads
+SELECT DISTINCT thread_id FROM checkpoints ORDER BY thread_id;
+
+-- name: official_keys
+SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id FROM checkpoints WHERE thread_id = ?1
+ORDER BY checkpoint_id, checkpoint_ns;
+
+-- name: official_checkpoint
+SELECT type, checkpoint, metadata FROM checkpoints WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = ?3;
+
+-- name: official_writes
+SELECT task_path, task_id, idx, channel, type, value FROM writes
+WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = ?3 ORDER BY task_path, task_id, idx;
+
+-- name: official_writes_without_path
+-- Before 3.1 the saver kept no task_path.
+SELECT '', task_id, idx, channel, type, value FROM writes
+WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = ?3 ORDER BY task_id, idx;

@@ -12,7 +12,7 @@ import re
 import sqlite3
 from contextlib import closing
 
-from agent_ckpt.errors import FormatError
+from agent_ckpt.errors import CorruptionError, FormatError
 from agent_ckpt.sqlite import connect, engine, errors, files
 from agent_ckpt.sqlite.queries import QUERIES, split
 
@@ -38,7 +38,7 @@ def look(path: str, uri: str, using: engine.Engine = engine.STANDARD) -> bool:
     """Look at an existing file; True if it is ours, False if it is new (empty).
 
     Raises:
-        FormatError: if it is neither; it was left untouched.
+        FormatError, CorruptionError: if it is neither; it was left untouched.
         sqlite3.Error: if it can't be read, or is damaged.
     """
     found = files.status(path)
@@ -63,8 +63,8 @@ def _judge(connection: sqlite3.Connection, path: str) -> bool:
     if application == APPLICATION_ID:
         _check_version(path, version)
         return True
-    names = _table_names(connection)
-    if _is_official(connection, names):
+    names = _table_names(connection, path)
+    if "checkpoints" in names and is_official(connection):
         raise FormatError(
             f"{path} was written by langgraph's SqliteSaver. It was left untouched; bring its threads over with "
             f"`agent-ckpt import {os.path.basename(path)} NEW.db` and open NEW.db.",
@@ -81,15 +81,19 @@ def _judge(connection: sqlite3.Connection, path: str) -> bool:
     return False
 
 
-def _table_names(connection: sqlite3.Connection) -> list[str]:
+def _table_names(connection: sqlite3.Connection, path: str) -> list[str]:
     try:
         names = [name for kind, name in _objects(connection) if kind == "table"]
         return [name for name in names if not name.startswith(_LET_BE)]
     except engine.DATABASE_ERRORS as exc:
         if errors.code(exc) != sqlite3.SQLITE_CORRUPT:
             raise
-        # Somebody's WAL is just being folded into it, or it is damaged; in both cases it isn't new.
-        return ["(not readable)"]
+        # It isn't new. But whose it is can't be told, and SQLite says the same of a page that the disk can't read.
+        raise CorruptionError(
+            f"{path} has none of our marks, and its tables can't be read ({exc}): it is another program's, is damaged, "
+            f"or lies on a disk that can't be read. It was left untouched; look at it with its own program.",
+            path=path,
+        ) from exc
 
 
 def _check_version(path: str, version: int) -> None:
@@ -116,11 +120,14 @@ def _refuse_wal(path: str) -> None:
         )
 
 
-def _is_official(connection: sqlite3.Connection, names: list[str]) -> bool:
-    def columns(table: str) -> set[str]:
-        return {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
+def columns(connection: sqlite3.Connection, table: str) -> set[str]:
+    """The names of a table's columns; none for a table that isn't there."""
+    return {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
 
-    return all(table in names and wanted <= columns(table) for table, wanted in _OFFICIAL.items())
+
+def is_official(connection: sqlite3.Connection) -> bool:
+    """Whether a file has the tables of LangGraph's SqliteSaver."""
+    return all(wanted <= columns(connection, table) for table, wanted in _OFFICIAL.items())
 
 
 def _objects(connection: sqlite3.Connection) -> Objects:

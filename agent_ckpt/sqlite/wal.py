@@ -119,6 +119,9 @@ class Wal:
             inodes = os.stat(self._path).st_ino, self._look()
         except FileNotFoundError:
             return False
+        except OSError:
+            # It can't be told now; the next commit looks again.
+            return True
         if self._inodes is None:
             self._inodes = inodes
         return self._inodes == inodes

@@ -1,7 +1,7 @@
 """The one writer of a backend: all its writes, sync and async, through one connection, in group commits.
 
 Every write queues up. Whoever holds the run lock leads: it gets hold of the database's write lock (polling, with
-nothing of the database held meanwhile), runs what is queued, each program in a savepoint, commits once and tells
+nothing of the database held meanwhile), runs what is queued in one transaction, commits once and tells
 everybody. A sync caller that finds the run lock free leads on its own OS thread, which saves two hand-overs; for
 all others a daemon worker leads.
 
@@ -60,6 +60,7 @@ class Writer(Upkeep):
         self._on_end = on_end
         self._counter = counter
         self._places = places
+        self._unsettled = False
         self._new_locks()
 
     def _new_locks(self) -> None:
@@ -86,7 +87,7 @@ class Writer(Upkeep):
         return result
 
     async def acall(self, factory: Factory[T]) -> T:
-        """Run a write on behalf of a task; a cancelled one is dropped if it has not begun."""
+        """Run a write on behalf of a task; a cancelled one is dropped if it has not begun, else seen through."""
         job = Job(factory, self._busy_timeout_s)
         job.loop = asyncio.get_running_loop()
         job.future = job.loop.create_future()
@@ -99,7 +100,8 @@ class Writer(Upkeep):
         try:
             result: T = await job.future
         except asyncio.CancelledError:
-            self._withdraw(job)
+            if not self._withdraw(job):
+                await job.see_through()
             raise
         return result
 
@@ -229,12 +231,13 @@ class Writer(Upkeep):
                 # A -wal that was made while the file could not be written can't be written now.
                 files.share_mode(self._path)
             handle = self._handle or self._open_handle()
+            handle.unsettled = handle.unsettled or self._unsettled
             self._handle = handle
             with handle.mutex:
                 try:
                     if handle.begin():
                         self._run_group(handle, self._take(), own)
-                        self._renew_if_read_only(handle)
+                        self._renew_if_needed(handle)
                         return True
                 finally:
                     self._end(handle)
@@ -242,20 +245,21 @@ class Writer(Upkeep):
             if not errors.is_busy(exc):
                 # Whatever it is, its callers hear of it: on the worker nobody else would.
                 self._fail(self._take(), exc)
-                if errors.code(exc) == sqlite3.SQLITE_READONLY and self._handle is not None:
-                    self._handle.read_only = True
-                    self._renew_if_read_only(self._handle)
+                if self._handle is not None:
+                    self._handle.read_only |= errors.code(exc) == sqlite3.SQLITE_READONLY
+                    self._renew_if_needed(self._handle)
                 return True
         self._expire()
         return False
 
-    def _renew_if_read_only(self, handle: Handle) -> None:
-        """Drop a connection that can only read, so that the next write opens a new one.
+    def _renew_if_needed(self, handle: Handle) -> None:
+        """Drop a connection that can only read, or that knows not how its last COMMIT ended.
 
         SQLite opens a file that may not be written for reading only, and for good: also when the rights are given
         back.
         """
-        if handle.read_only:
+        self._unsettled = handle.unsettled
+        if handle.read_only or handle.unsettled:
             self._end(handle)
             self._handle = None
             handle.connection.close()
