@@ -179,6 +179,7 @@ NOT_A_CALL = {
     "leases",
     "break_lease",
     "rolled_back",
+    "import_thread",
     "close",
     "with_allowlist",
     "get_next_version",
