@@ -31,10 +31,11 @@ if TYPE_CHECKING:
         UnresolvedTypeError,
         UsageError,
         ValueNotStorableError,
+        WalPinnedError,
     )
     from agent_ckpt.idempotency import idempotency_key
     from agent_ckpt.leases import Lease
-    from agent_ckpt.model import Finding, LeaseInfo, ThreadInfo, VerifyReport
+    from agent_ckpt.model import Check, Finding, LeaseInfo, ThreadInfo, VerifyReport, WalPin, WalStatus
     from agent_ckpt.official_file import OfficialFile
     from agent_ckpt.options import Options
     from agent_ckpt.portable_ops import PortableReport
@@ -49,6 +50,7 @@ _HOMES = {
     "register_codec": "codec.registry",
     "AgentSaver": "saver",
     "Options": "options",
+    "Check": "model",
     "OfficialFile": "official_file",
     "PortableReport": "portable_ops",
     "TransferProgress": "transfers",
@@ -61,6 +63,8 @@ _HOMES = {
     "Turn": "turns",
     "ThreadInfo": "model",
     "VerifyReport": "model",
+    "WalPin": "model",
+    "WalStatus": "model",
     "BusyError": "errors",
     "CkptError": "errors",
     "ClosedError": "errors",
@@ -75,6 +79,7 @@ _HOMES = {
     "UnavailableError": "errors",
     "UsageError": "errors",
     "ValueNotStorableError": "errors",
+    "WalPinnedError": "errors",
     "ainvoke": "retrying",
     "idempotency_key": "idempotency",
     "invoke": "retrying",
@@ -83,6 +88,7 @@ _HOMES = {
 __all__ = [
     "AgentSaver",
     "BusyError",
+    "Check",
     "CkptError",
     "ClosedError",
     "CorruptionError",
@@ -107,6 +113,9 @@ __all__ = [
     "UsageError",
     "ValueNotStorableError",
     "VerifyReport",
+    "WalPin",
+    "WalPinnedError",
+    "WalStatus",
     "__version__",
     "ainvoke",
     "atransfer",
