@@ -37,12 +37,13 @@ if TYPE_CHECKING:
         UnresolvedTypeError,
         UsageError,
         ValueNotStorableError,
+        WalPinnedError,
         WrongKeyError,
     )
     from agent_ckpt.idempotency import idempotency_key
     from agent_ckpt.key_work import KeyStatus, Rotation
     from agent_ckpt.leases import Lease
-    from agent_ckpt.model import Finding, LeaseInfo, ThreadInfo, VerifyReport
+    from agent_ckpt.model import Check, Finding, LeaseInfo, ThreadInfo, VerifyReport, WalPin, WalStatus
     from agent_ckpt.official_file import OfficialFile
     from agent_ckpt.options import Options
     from agent_ckpt.portable_ops import PortableReport
@@ -57,6 +58,7 @@ _HOMES = {
     "register_codec": "codec.registry",
     "AgentSaver": "saver",
     "Options": "options",
+    "Check": "model",
     "Keyring": "codec.keyring",
     "KeyStatus": "key_work",
     "Rotation": "key_work",
@@ -72,6 +74,8 @@ _HOMES = {
     "Turn": "turns",
     "ThreadInfo": "model",
     "VerifyReport": "model",
+    "WalPin": "model",
+    "WalStatus": "model",
     "BusyError": "errors",
     "CkptError": "errors",
     "ClosedError": "errors",
@@ -86,6 +90,7 @@ _HOMES = {
     "UnavailableError": "errors",
     "UsageError": "errors",
     "ValueNotStorableError": "errors",
+    "WalPinnedError": "errors",
     "KeyMaterialError": "errors",
     "KeyServiceError": "errors",
     "NotSealedError": "errors",
@@ -100,6 +105,7 @@ _HOMES = {
 __all__ = [
     "AgentSaver",
     "BusyError",
+    "Check",
     "CkptError",
     "ClosedError",
     "CorruptionError",
@@ -132,6 +138,9 @@ __all__ = [
     "UsageError",
     "ValueNotStorableError",
     "VerifyReport",
+    "WalPin",
+    "WalPinnedError",
+    "WalStatus",
     "WrongKeyError",
     "__version__",
     "ainvoke",

@@ -7,6 +7,7 @@
     ├── ThreadConflictError (RuntimeError)  another session wrote the thread first
     ├── UnavailableError                 busy, full, read-only; a later call can pass
     │   ├── BusyError                    a lock was held longer than `busy_timeout_s`
+    │   │   └── WalPinnedError           a reader keeps the WAL from being cut
     │   ├── DiskFullError                no space left for the write
     │   └── ReadOnlyError                the file or its folder can't be written
     ├── CorruptionError                  stored bytes are not what was stored
@@ -134,6 +135,22 @@ class BusyError(UnavailableError):
 
     waited_s: float
     path: str
+
+
+class WalPinnedError(BusyError):
+    """The WAL could not be cut: a read transaction, or a writer that isn't ours, was in the way.
+
+    Attributes:
+        bytes: size of the -wal file.
+        pages_left: pages in it that are not in the database file yet.
+        pids: the processes that read the database, where the system tells.
+    """
+
+    exit_code = 8
+
+    bytes: int
+    pages_left: int
+    pids: tuple[int, ...]
 
 
 class DiskFullError(UnavailableError):

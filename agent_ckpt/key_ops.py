@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from agent_ckpt import key_work
+from agent_ckpt.errors import UnavailableError, UsageError
 from agent_ckpt.key_work import KeyStatus, Progress, Rotation
 from agent_ckpt.plumbing import Plumbing
+
+_WAL_WAIT_S = 5.0
 
 
 class KeyOps(Plumbing):
     """The part of AgentSaver that is about keys."""
+
+    def _settle(self) -> bool:
+        """Forget what is known of threads, and cut the WAL, which holds frames of before; False if it couldn't be."""
+        self._hot.clear()
+        try:
+            return self._backend.wal_truncate(_WAL_WAIT_S).bytes == 0
+        except (UnavailableError, UsageError):  # readers are in the way, or the WAL is another program's to cut
+            return False
 
     def key_status(self) -> KeyStatus:
         """What the file is sealed with, counted by key; works without a key, too."""
@@ -35,14 +48,12 @@ class KeyOps(Plumbing):
             CorruptionError: something isn't what was stored, and so isn't sealed anew.
         """
         done = self._run_as_stored(key_work.rotate(self._sealing, compromised, progress))
-        self._hot.clear()
-        return done
+        return dataclasses.replace(done, wal_truncated=self._settle())
 
     async def arotate_keys(self, *, compromised: bool = False, progress: Progress | None = None) -> Rotation:
         """`rotate_keys`, async."""
         done = await self._arun_as_stored(key_work.rotate(self._sealing, compromised, progress))
-        self._hot.clear()
-        return done
+        return dataclasses.replace(done, wal_truncated=await self._backend.in_thread(self._settle))
 
     def seal_existing(self, *, progress: Progress | None = None) -> int:
         """Seal a plaintext file in place, thread by thread, or finish what was interrupted.
@@ -58,13 +69,13 @@ class KeyOps(Plumbing):
             CorruptionError: something isn't what was stored.
         """
         done = self._run_as_stored(key_work.seal_existing(self._sealing, progress))
-        self._hot.clear()
+        self._settle()
         return done
 
     async def aseal_existing(self, *, progress: Progress | None = None) -> int:
         """`seal_existing`, async."""
         done = await self._arun_as_stored(key_work.seal_existing(self._sealing, progress))
-        self._hot.clear()
+        await self._backend.in_thread(self._settle)
         return done
 
     def unseal(self, *, progress: Progress | None = None) -> int:
@@ -78,11 +89,11 @@ class KeyOps(Plumbing):
             CorruptionError: something isn't what was stored.
         """
         done = self._run_as_stored(key_work.unseal(self._sealing, progress))
-        self._hot.clear()
+        self._settle()
         return done
 
     async def aunseal(self, *, progress: Progress | None = None) -> int:
         """`unseal`, async."""
         done = await self._arun_as_stored(key_work.unseal(self._sealing, progress))
-        self._hot.clear()
+        await self._backend.in_thread(self._settle)
         return done

@@ -58,11 +58,13 @@ class Rotation:
         active: the id of the key that everything is wrapped under now.
         retired: ids of the keys that nothing in the file is wrapped under any more. Backups from before need them.
         threads: how many threads were wrapped, or sealed, anew.
+        wal_truncated: whether the WAL was cut; else it still holds frames of before.
     """
 
     active: str | None
     retired: tuple[str, ...]
     threads: int
+    wal_truncated: bool = False
 
 
 def status(sealing: Sealing) -> Steps[KeyStatus]:

@@ -269,3 +269,53 @@ class VerifyReport:
 
     def __bool__(self) -> bool:
         return not self.findings
+
+
+@dataclass(frozen=True, slots=True)
+class WalPin:
+    """A process with a read transaction, which keeps the WAL from being cut.
+
+    Attributes:
+        pid: its process id.
+        command: its name, "this one" for the caller's own process, "" where it can't be told.
+    """
+
+    pid: int
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class WalStatus:
+    """The WAL of a database.
+
+    Attributes:
+        journal: "wal"; "litestream" (WAL mode, folded by Litestream); "rollback" or "memory", which have no WAL.
+        bytes: size of the -wal file.
+        pages: pages in it; those of an older content that is still to be written over aren't counted.
+        pages_left: those of them that are not in the database file yet.
+        pinned_by: the processes that read the database now, where the system tells (Linux).
+        pinned_for_s: for how many seconds, at least, readers have kept this saver from cutting the WAL; None if
+            they don't, or if it has not tried.
+    """
+
+    journal: str
+    bytes: int
+    pages: int
+    pages_left: int
+    pinned_by: tuple[WalPin, ...] = ()
+    pinned_for_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of what `doctor` found.
+
+    Attributes:
+        name: what was looked at, such as "engine".
+        state: "ok"; "note", which is good to know; "wrong", which should be changed.
+        text: what was found, and what to do about it.
+    """
+
+    name: str
+    state: str
+    text: str

@@ -11,6 +11,7 @@ from agent_ckpt.errors import UsageError
 
 ENV_PREFIX = "AGENT_CKPT_"
 _LARGEST = 1 << 60
+_MOST_PAGES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,13 @@ class Options:
             and the run that is going is refused at its next write.
         busy_ttl_s: seconds after its last write for which a run that is going keeps newcomers out.
         queue_size: writes that may wait for the writer before callers wait for a place.
+        engine: `"sqlite3"`, the SQLite that Python was built with, or `"pysqlite3"`, the newer one that the extra
+            `agent-ckpt[sqlite]` brings. One file is used with one engine in a process.
+        journal: `"auto"`: WAL mode on a local disk, rollback-journal mode on file systems that a virtual machine or
+            container shares with its host, a refusal on network file systems. `"wal"` and `"rollback"` set the
+            mode wherever the file is. `"litestream"`: WAL mode, and every WAL checkpoint is left to Litestream.
+        wal_autocheckpoint: pages (4 KiB each) that the WAL may hold before it is folded into the file.
+        journal_size_limit: bytes that the -wal file keeps while it is written; it is cut when nothing is written.
         allowed_types: classes, or names such as `"package.module.Class"`, that reading may import and
             that pass LangGraph's strict mode.
         aliases: stored class to the class it is now: `{"old.module:Old": New}`, or `"new.module:New"`.
@@ -55,6 +63,10 @@ class Options:
     queue_size: int = 4096
     seal_existing: bool = False
     seal_thread_ids: bool = False
+    engine: Literal["sqlite3", "pysqlite3"] = "sqlite3"
+    journal: Literal["auto", "wal", "rollback", "litestream"] = "auto"
+    wal_autocheckpoint: int = 1000
+    journal_size_limit: int = 1024 * 1024
     allowed_types: Sequence[str | type] = ()
     aliases: Mapping[str, str | type] = dataclasses.field(default_factory=dict)
     on_unresolved: Literal["raise", "keep"] = "raise"
@@ -66,6 +78,12 @@ class Options:
         for name in ("busy_timeout_s", "busy_ttl_s", "cache_bytes"):
             if not 0 <= getattr(self, name) <= _LARGEST:
                 raise UsageError(f"option {name} must be a number from 0 to {_LARGEST}, got {getattr(self, name)!r}")
+        if not 0 <= self.journal_size_limit <= _LARGEST:
+            raise UsageError(f"option journal_size_limit must be bytes from 0, got {self.journal_size_limit}")
+        if not 1 <= self.wal_autocheckpoint <= _MOST_PAGES:
+            raise UsageError(
+                f"option wal_autocheckpoint must be pages from 1 to {_MOST_PAGES}, got {self.wal_autocheckpoint}"
+            )
         if self.queue_size < 1:
             raise UsageError(f"option queue_size must be at least 1, got {self.queue_size}")
         if self.file_mode & ~0o777 or not self.file_mode & 0o600 == 0o600:

@@ -36,12 +36,13 @@ from agent_ckpt.sqlite import SqliteBackend
 from agent_ckpt.thread_ops import ThreadOps
 from agent_ckpt.timeline_ops import TimelineOps
 from agent_ckpt.turns import TurnOps
+from agent_ckpt.wal_ops import WalOps
 
 _URL_VARIABLE = "AGENT_CKPT_URL"
 _KEY_VARIABLE = "AGENT_CKPT_KEY"
 
 
-class AgentSaver(KeyOps, ThreadOps, PortableOps, TimelineOps, LeaseOps, TurnOps, BaseCheckpointSaver[Any]):
+class AgentSaver(KeyOps, ThreadOps, PortableOps, TimelineOps, LeaseOps, TurnOps, WalOps, BaseCheckpointSaver[Any]):
     """A LangGraph checkpointer on one SQLite file in WAL mode, for sync and async use.
 
     One object serves every OS thread and every event loop; it may be built at import time or

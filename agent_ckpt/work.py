@@ -120,16 +120,21 @@ def _let_in(store: Store, place: Place, restored: read.Restored, session: Sessio
         left.refused = left.refused or overtaken(left)
         return (yield from _take_over(store, place, left.id, session))
     rules = store.rules(session.thread_id, session)
-    ahead = store.runs.about_to_write(session) if store.options.on_busy == "reject" and rules.lease is None else None
-    if ahead is not None and session.outer is None:
-        raise busy(session.base, session, ahead, session.thread_id, None, "the run was")
+    if store.options.on_busy == "reject" and rules.lease is None and session.outer is None:
+        if store.runs.about_to_write(session) is not None:
+            # A stream that nobody holds any more may only wait for the cyclic collector, here and below.
+            gc.collect()
+            restored = yield from _restore_again(store, place, session)
+            row = restored.thread
+        ahead = store.runs.about_to_write(session)
+        if ahead is not None:
+            raise busy(session.base, session, ahead, session.thread_id, None, "the run was")
     runs_on = row.session if row is not None and row.session is not None and store.runs.life(row.session) else None
     if runs_on is None and restored.lease is None and rules.lease is None:
         return restored
     look = partial(flight.look, place.thread_id, session, store.runs.rules(True, rules.lease), "the run was")
     if (yield Call(look)) is None:
         return restored
-    # A stream that nobody holds any more may only wait for the cyclic collector.
     gc.collect()
     refused: ThreadConflictError | None = yield Call(look)
     if refused is None:

@@ -211,6 +211,7 @@ def test_rotation(path: Path, form: str, compromised: bool, seal_thread_ids: boo
         calls: list[tuple[int, int]] = []
         done = Api(saver, form).rotate_keys(compromised=compromised, progress=lambda *at: calls.append(at))
         assert done.active == Keyring(OTHER).active_id and done.retired == Keyring(KEY).ids and done.threads == 2
+        assert done.wal_truncated and not Path(f"{path}-wal").stat().st_size
         assert calls[-1] == (2, 0) and not saver.key_status().remaining
         assert whole(saver) == before and saver.verify()
         with pytest.raises(UsageError, match="active key already"):

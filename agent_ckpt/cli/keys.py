@@ -110,6 +110,8 @@ def rotate(
         if compromised:
             print(f"delete those backups, or keep them where who has key {ids} can't read them")
             print("what was stored before may have been read: revoke the credentials in it at their issuers")
+    if not done.wal_truncated:
+        print("the WAL could not be cut, since it is being read; it holds frames of before: `agent-ckpt wal truncate`")
     if found.remaining:
         print(f"{found.remaining} remain: another saver still writes under an older key; give it the new keyring")
 

@@ -118,8 +118,13 @@ class ValueCodec:
         except Exception:
             return _TYPED + Encoder(self._gate, lenient=True).encode(value)
 
-    def encode_many(self, values: Sequence[Any]) -> list[bytes]:
-        """The bodies of many values."""
+    def encode_many(self, values: Sequence[Any], first: int = 0) -> list[bytes]:
+        """The bodies of many values.
+
+        Args:
+            values: the values.
+            first: the place of the first one in the list that they are of, to name one that can't be kept.
+        """
         if not self.splits:
             return [self.encode(value) for value in values]
         if len(values) > _STRETCH:
@@ -140,7 +145,7 @@ class ValueCodec:
             try:
                 encoded.append(self.encode(value))
             except Unstorable as exc:
-                exc.item = len(encoded)
+                exc.item = first + len(encoded)
                 raise
         return encoded
 
@@ -192,7 +197,7 @@ class ValueCodec:
                         templates.append(messages.template([body[1:] for body in part]) if alike else None)
                     made = templates[at // STRETCH] if len(part) == STRETCH else None
                     values += made.make() if made is not None else self._decode_many(part)
-        except DecodeError:
+        except (DecodeError, UnresolvedError):
             raise
         except Exception as exc:
             raise DecodeError(f"{type(exc).__name__} while decoding") from exc

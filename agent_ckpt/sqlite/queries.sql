@@ -3,10 +3,11 @@
 -- What the columns mean is told in docs/design.md, "What is stored".
 
 -- name: schema
-CREATE TABLE store (
+CREATE TABLE this_store (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     store_id BLOB NOT NULL,
     sequence INTEGER NOT NULL,
+    journal TEXT NOT NULL DEFAULT 'wal',
     seal BLOB
 ) STRICT;
 CREATE TABLE threads (
@@ -20,7 +21,7 @@ CREATE TABLE threads (
 ) STRICT;
 CREATE TRIGGER take_sequence AFTER UPDATE OF revision ON threads
 BEGIN
-    UPDATE store SET sequence = NEW.revision WHERE sequence < NEW.revision;
+    UPDATE this_store SET sequence = NEW.revision WHERE sequence < NEW.revision;
 END;
 CREATE TABLE spaces (
     space INTEGER PRIMARY KEY,
@@ -75,32 +76,38 @@ CREATE TABLE waiters (
     expires REAL NOT NULL
 ) STRICT;
 CREATE INDEX waiters_thread ON waiters (thread_id);
-INSERT INTO store (one, store_id, sequence) VALUES (1, randomblob(16), 0);
+INSERT INTO this_store (one, store_id, sequence) VALUES (1, randomblob(16), 0);
+
+-- name: journal_chosen
+SELECT journal FROM this_store;
+
+-- name: journal_choose
+UPDATE this_store SET journal = ?1 WHERE one = 1 AND journal <> ?1;
 
 -- name: store_row
-SELECT store_id, sequence, seal FROM store;
+SELECT store_id, sequence, seal FROM this_store;
 
 -- name: store_state
-SELECT store_id, sequence, seal, EXISTS (SELECT 1 FROM threads) FROM store;
+SELECT store_id, sequence, seal, EXISTS (SELECT 1 FROM threads) FROM this_store;
 
 -- name: set_seal
-UPDATE store SET seal = ?1 WHERE one = 1;
+UPDATE this_store SET seal = ?1 WHERE one = 1;
 
 -- name: thread_row
 SELECT thread, revision, session, next_blob, collected, secret FROM threads WHERE thread_id = ?1;
 
 -- name: next_sequence
-UPDATE store SET sequence = sequence + 1 WHERE one = 1 RETURNING sequence;
+UPDATE this_store SET sequence = sequence + 1 WHERE one = 1 RETURNING sequence;
 
 -- name: advance_sequence
-UPDATE store SET sequence = sequence + ?1 WHERE one = 1 RETURNING sequence;
+UPDATE this_store SET sequence = sequence + ?1 WHERE one = 1 RETURNING sequence;
 
 -- name: put_begin
 -- The last column is the commit sequence given out last. The put takes the next one with its revision (take_sequence).
 SELECT t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.space, h.id, h.seq,
        e.seq, e.parent, e.run, e.frame, p.seq, p.parent, p.run, CASE WHEN ?5 THEN p.frame END,
        l.fence, l.holder, l.label, l.turn, l.since, l.expires,
-       (SELECT sequence FROM store)
+       (SELECT sequence FROM this_store)
 FROM threads t
 LEFT JOIN leases l ON l.thread_id = ?1
 LEFT JOIN spaces s ON s.thread = t.thread AND s.ns = ?2
@@ -116,7 +123,7 @@ SELECT t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.sp
        EXISTS (SELECT 1 FROM writes w
                WHERE w.space = s.space AND w.checkpoint = ?3 AND w.task = ?4 AND w.undone IS NULL),
        l.fence, l.holder, l.label, l.turn, l.since, l.expires,
-       (SELECT sequence FROM store)
+       (SELECT sequence FROM this_store)
 FROM threads t
 LEFT JOIN leases l ON l.thread_id = ?1
 LEFT JOIN spaces s ON s.thread = t.thread AND s.ns = ?2
@@ -129,7 +136,7 @@ WHERE t.thread_id = ?1;
 -- name: insert_thread
 -- Nothing, where the store is sealed and the thread isn't, or the other way about.
 INSERT INTO threads (thread, thread_id, revision, session, next_blob, collected, secret)
-SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7 FROM store WHERE (seal IS NULL) = (length(?7) = 16) RETURNING thread;
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7 FROM this_store WHERE (seal IS NULL) = (length(?7) = 16) RETURNING thread;
 
 -- name: update_thread
 UPDATE threads SET revision = ?2, session = ?3, next_blob = ?4 WHERE thread = ?1;
@@ -312,7 +319,7 @@ ORDER BY chain.depth;
 VACUUM;
 
 -- name: schema_objects
-SELECT type, name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\_%' ESCAPE '\';
+SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\_%' ESCAPE '\';
 
 -- name: all_threads
 SELECT t.thread_id, t.secret, t.revision,
@@ -499,7 +506,7 @@ UNION ALL SELECT 'blob', count(*) FROM blobs WHERE (blob >> 28) NOT IN (SELECT t
 -- Rows that stand beyond the counter that numbered them.
 SELECT 'the commit sequence of the store', count(*) FROM (
     SELECT seq FROM checkpoints UNION ALL SELECT seq FROM writes UNION ALL SELECT revision FROM threads
-) WHERE seq > (SELECT sequence FROM store)
+) WHERE seq > (SELECT sequence FROM this_store)
 UNION ALL SELECT 'a thread''s revision', count(*) FROM threads t
 JOIN spaces s ON s.thread = t.thread JOIN checkpoints c ON c.space = s.space WHERE c.seq > t.revision;
 
