@@ -26,6 +26,11 @@ class Options:
         file_mode: permission bits of a new file.
         cache_bytes: bound, in bytes, of the encoded values kept in memory for hot threads.
         queue_size: writes that may wait for the writer before callers wait for a place.
+        mask_secrets: mask text under keys such as `openai_api_key` or `authorization` before it
+            reaches a checkpoint's metadata; False stores it as it is.
+        mask_keys: further keys to mask, with `*` and `?`; `"!sort_key"` leaves one in clear.
+        plaintext_secrets: what becomes of a `SecretStr` or `SecretBytes` in the state of a store
+            without a key: `"refuse"` it, or `"allow"` it into the file in clear.
     """
 
     create: bool = True
@@ -35,8 +40,13 @@ class Options:
     file_mode: int = 0o600
     cache_bytes: int = 64 * 1024 * 1024
     queue_size: int = 4096
+    mask_secrets: bool = True
+    mask_keys: tuple[str, ...] = ()
+    plaintext_secrets: Literal["refuse", "allow"] = "refuse"
 
     def __post_init__(self) -> None:
+        if isinstance(self.mask_keys, (list, set, frozenset)):
+            object.__setattr__(self, "mask_keys", tuple(self.mask_keys))
         hints = get_type_hints(Options)
         for field in dataclasses.fields(self):
             _check(field.name, getattr(self, field.name), hints[field.name])
@@ -56,6 +66,10 @@ def _check(name: str, value: Any, kind: Any) -> None:
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
             raise UsageError(f"option {name} must be one of {', '.join(map(repr, get_args(kind)))}; got {value!r}")
+        return
+    if get_origin(kind) is tuple:
+        if not isinstance(value, tuple) or not all(isinstance(part, str) and part.strip("!") for part in value):
+            raise UsageError(f"option {name} must be a list of texts that aren't empty, such as ['*_pin', '!sort_key']")
         return
     accepted = (int, float) if kind is float else (kind,)
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
@@ -97,6 +111,8 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
 def _from_text(text: str, kind: Any) -> Any:
     if get_origin(kind) is Literal:
         return text
+    if get_origin(kind) is tuple:
+        return tuple(part.strip() for part in text.split(",") if part.strip())
     if kind is bool:
         words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
         if text.lower() not in words:

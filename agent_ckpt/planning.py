@@ -14,7 +14,6 @@ from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,
     Checkpoint,
     CheckpointTuple,
-    get_checkpoint_metadata,
 )
 
 from agent_ckpt.carrier import config_for, run_id_of
@@ -56,7 +55,7 @@ class Planning:
         at: Place,
         config: Mapping[str, Any],
         checkpoint: Checkpoint,
-        metadata: Mapping[str, Any],
+        metadata: dict[str, Any],
         new_versions: Mapping[str, Any],
         session: Session | None,
     ) -> PutPlan:
@@ -64,6 +63,7 @@ class Planning:
 
         Args:
             at: what the config addresses: the parent.
+            metadata: as it is to be stored (`metadata_of`).
 
         Raises:
             UsageError: for a checkpoint that can't be right.
@@ -78,7 +78,6 @@ class Planning:
             raise UsageError("the checkpoint has no id")
         place = at._replace(checkpoint_id=checkpoint_id)
         self._ns, self._checkpoint_id = place.ns, checkpoint_id
-        full = get_checkpoint_metadata(config, metadata)  # type: ignore[arg-type]
         rest = {key: value for key, value in checkpoint.items() if key not in _OWN_KEYS}
         updated = checkpoint.get("updated_channels")
         body = Body(
@@ -87,14 +86,14 @@ class Planning:
             [],
             {node: dict(seen) for node, seen in (checkpoint.get("versions_seen") or {}).items()},
             list(updated) if updated is not None else None,
-            self._whole(full, "metadata"),
+            self._whole(metadata, "metadata"),
             self._whole(rest, "checkpoint") if rest else None,
         )
         channels, inherits = self._channels(at, checkpoint, new_versions)
         return PutPlan(
             place,
             at.checkpoint_id,
-            run_id_of(config, full),
+            run_id_of(config, metadata),
             body,
             channels,
             inherits,

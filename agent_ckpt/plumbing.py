@@ -32,7 +32,8 @@ class Plumbing:
         # Looked at per call: LangGraph's strict mode copies the saver and gives the copy another serde.
         made = self._made
         if made is None or made[0] is not self.serde:
-            store = Store(ValueCodec(self.serde), self._hot, self._carrier, self._options)
+            codec = ValueCodec(self.serde, secrets_allowed=self._options.plaintext_secrets == "allow")
+            store = Store(codec, self._hot, self._carrier, self._options)
             made = self._made = (self.serde, store)
         return made[1]
 

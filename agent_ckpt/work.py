@@ -29,6 +29,7 @@ from agent_ckpt.core.put import ReplanError, Written
 from agent_ckpt.core.session import Session
 from agent_ckpt.errors import CorruptionError, ThreadConflictError, UnavailableError, UsageError
 from agent_ckpt.filters import matches
+from agent_ckpt.metadata import metadata_of
 from agent_ckpt.model import Body, ThreadInfo, VerifyReport
 from agent_ckpt.options import Options
 from agent_ckpt.planning import Planning, Reading
@@ -91,9 +92,10 @@ def put(
 ) -> Steps[RunnableConfig]:
     parent = place_of(config)
     session = _writing_session(store, config)
+    stored = metadata_of(config, metadata, store.options)
 
     def plan(planning: Planning) -> Any:
-        made = planning.put(parent, config, checkpoint, metadata, new_versions, session)
+        made = planning.put(parent, config, checkpoint, stored, new_versions, session)
         return lambda: putting.put(made)
 
     yield from _write(store, str(parent.thread_id), session, plan)

@@ -19,6 +19,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from agent_ckpt.codec import frame, messages
 from agent_ckpt.codec.messages import Template
 from agent_ckpt.codec.pack import EXACT, PackError, UnpackError, pack, unpack, unpack_joined
+from agent_ckpt.codec.secrets import SecretInClearError, refuse_secrets
 from agent_ckpt.errors import ValueNotStorableError
 
 DeltaSnapshot = _DeltaSnapshot
@@ -39,12 +40,14 @@ class ValueCodec:
     Attributes:
         splits: whether lists, dicts and long texts may be stored in parts: only with LangGraph's
             own serializer, since another one may treat a whole value in a way of its own.
+        secrets_allowed: whether a SecretStr or SecretBytes may be encoded; else it is refused.
     """
 
-    __slots__ = ("_serde", "splits")
+    __slots__ = ("_serde", "secrets_allowed", "splits")
 
-    def __init__(self, serde: SerializerProtocol) -> None:
+    def __init__(self, serde: SerializerProtocol, *, secrets_allowed: bool = False) -> None:
         self._serde = serde
+        self.secrets_allowed = secrets_allowed
         self.splits = type(serde) is JsonPlusSerializer
 
     def encode(self, value: Any) -> bytes:
@@ -64,6 +67,8 @@ class ValueCodec:
                     return _PLAIN + pack(value)
                 except (PackError, RecursionError):
                     pass
+        if not self.secrets_allowed:
+            refuse_secrets(value)
         kind, data = self._serde.dumps_typed(value)
         return _SERDE + pack([kind, bytes(data)])
 
@@ -157,6 +162,13 @@ class ValueCodec:
     def refuse(self, value: Any, path: str, cause: BaseException) -> ValueNotStorableError:
         """The error for a value that `encode` refused, naming the innermost part at fault."""
         place, part = self._at_fault(value, path, 0, set())
+        if isinstance(cause, SecretInClearError):
+            return ValueNotStorableError(
+                f"{place} holds a {type(part).__qualname__}, and this store has no key: it would stand in the file in "
+                f"clear. Nothing of this call was stored. Give AgentSaver a key (key=...), keep the secret in "
+                f'saver.credentials(thread_id), or accept it in clear with plaintext_secrets="allow".',
+                path=place,
+            )
         # What a serializer of the user's own says may hold the value.
         told = str(cause)[:200] if self.splits else "its message is not shown, since it may hold the value"
         reason = "it contains itself or is nested too deep" if isinstance(cause, RecursionError) else told
