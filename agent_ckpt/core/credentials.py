@@ -1,0 +1,247 @@
+"""Credentials: one sealed row per thread, and a record of each use. They move no thread's revision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeVar
+
+from agent_ckpt.backend import Program, Statement
+from agent_ckpt.codec import vaults
+from agent_ckpt.core.rows import next_sequence
+from agent_ckpt.errors import CredentialConflictError, SealError, UsageError
+from agent_ckpt.model import Place, Sealer
+from agent_ckpt.vault import Action, CredentialUse, Stored, VaultRow
+
+T = TypeVar("T")
+
+USES_KEPT = 1000
+"""Records of use that are kept of each thread."""
+
+
+class VaultChangedError(Exception):
+    """The thread's credentials have another data key than the one that the call was made with: look again."""
+
+
+class Use(NamedTuple):
+    """Who uses credentials, when (seconds since 1970), and with what the thread's row is sealed."""
+
+    thread_id: str
+    cipher: Sealer
+    envelope: bytes
+    at: float
+    by: str
+
+
+Held = dict[str, Stored]
+Done = list[tuple[Action, str, int]]
+"""What was done, for the audit: action, name, revision."""
+
+
+def find_vault(thread_id: str) -> Program[VaultRow | None]:
+    found = yield Statement("vault_of_thread", (thread_id,))
+    return VaultRow(*found[0]) if found else None
+
+
+def open_vault(thread_id: str, cipher: Sealer, row: VaultRow) -> Held:
+    """The credentials in a row.
+
+    Raises:
+        SealError: when they are not what was stored there last.
+    """
+    try:
+        held = vaults.open_vault(cipher, row.vault, row.revision, row.frame)
+    except vaults.VaultError as exc:
+        raise broken(thread_id, str(exc)) from None
+    if row.newest != row.revision:
+        raise broken(thread_id, "its newest record of use is not the one that belongs to it", replayed=True)
+    return held
+
+
+def broken(thread_id: str, why: str, *, replayed: bool = False) -> SealError:
+    """The error for credentials that don't open."""
+    return SealError(
+        f"the credentials of thread {thread_id!r} are not what was stored: {why}. Nothing of them is given out; "
+        f"restore a backup, or delete the thread's credentials and set them anew after revoking them at their issuers.",
+        reason="replayed" if replayed else "altered",
+        thread_id=thread_id,
+    )
+
+
+def change(use: Use, act: Callable[[Held, int], tuple[T, Done]], *, create: bool = False) -> Program[T]:
+    """Do something with a thread's credentials, and record it; if nothing is done nothing is written.
+
+    Args:
+        act: is given the credentials, which it may change, and the number that this use gets.
+        create: whether a thread without credentials gets a row; else `act` is given none.
+
+    Raises:
+        VaultChangedError: when the row's data key is not that of `use`.
+        SealError: when what is stored doesn't open.
+    """
+    row = yield from find_vault(use.thread_id)
+    if row is None and not create:
+        return act({}, 0)[0]
+    if row is not None and row.key != use.envelope:
+        raise VaultChangedError
+    held = open_vault(use.thread_id, use.cipher, row) if row is not None else {}
+    # Given out by the store's counter, so no number is ever used twice, not even by a thread that is made anew.
+    number = yield from next_sequence(Place(use.thread_id, "", None))
+    result, done = act(held, number)
+    yield from _record(use, row.vault if row is not None else number, number, held, done, new=row is None)
+    return result
+
+
+def _record(use: Use, vault: int, first: int, held: Held, done: Done, *, new: bool) -> Program[None]:
+    number = first
+    for at, (action, name, revision) in enumerate(done):
+        if at:
+            number = yield from next_sequence(Place(use.thread_id, "", None))
+        framed = vaults.seal_use(use.cipher, vault, number, use.at, (action, name, revision, use.by))
+        yield Statement("insert_use", (number, vault, framed))
+    if not done:
+        return
+    framed = vaults.seal_vault(use.cipher, vault, number, held)
+    if new:
+        yield Statement("insert_vault", (vault, use.thread_id, number, use.envelope, framed))
+    else:
+        yield Statement("update_vault", (vault, number, framed))
+        yield Statement("drop_uses", (vault, USES_KEPT))
+
+
+def get(use: Use, name: str) -> Program[Stored | None]:
+    """A credential; its use is recorded in the same transaction."""
+
+    def act(held: Held, number: int) -> tuple[Stored | None, Done]:
+        found = held.get(name)
+        if found is None:
+            return None, []
+        held[name] = found._replace(used=use.at, used_by=use.by)
+        return found, [("get", name, found.revision)]
+
+    return change(use, act)
+
+
+def put(use: Use, name: str, value: object, expires: float | None, if_revision: int | None) -> Program[int]:
+    """Set a credential; its new revision.
+
+    Raises:
+        CredentialConflictError: when `if_revision` is given and isn't the revision it has (0: it isn't set).
+    """
+
+    def act(held: Held, number: int) -> tuple[int, Done]:
+        before = held.get(name)
+        _compare(use.thread_id, name, before, if_revision)
+        used = (before.used, before.used_by) if before is not None else (None, None)
+        held[name] = Stored(number, expires, *used, value)
+        return number, [("set", name, number)]
+
+    return change(use, act, create=True)
+
+
+def delete(use: Use, name: str, if_revision: int | None) -> Program[bool]:
+    """Delete a credential; whether it was there.
+
+    Raises:
+        CredentialConflictError: as `put`.
+    """
+
+    def act(held: Held, number: int) -> tuple[bool, Done]:
+        _compare(use.thread_id, name, held.get(name), if_revision)
+        gone = held.pop(name, None)
+        return gone is not None, [("delete", name, gone.revision)] if gone is not None else []
+
+    return change(use, act)
+
+
+def _compare(thread_id: str, name: str, before: Stored | None, if_revision: int | None) -> None:
+    found = before.revision if before is not None else 0
+    if if_revision is None or if_revision == found:
+        return
+    stands = f"it is at revision {found}" if found else "it isn't set"
+    raise CredentialConflictError(
+        f"credential {name!r} of thread {thread_id!r} was not changed: the call names revision {if_revision}, and "
+        f"{stands}. Another worker was first: get it again and use what it has stored.",
+        thread_id=thread_id,
+        name=name,
+        expected=if_revision,
+        found=found,
+    )
+
+
+def held_by(thread_id: str, cipher: Sealer, envelope: bytes) -> Program[Held]:
+    """All credentials of a thread, to tell their names; no use is recorded."""
+    row = yield from find_vault(thread_id)
+    if row is None:
+        return {}
+    if row.key != envelope:
+        raise VaultChangedError
+    return open_vault(thread_id, cipher, row)
+
+
+def uses(thread_id: str, cipher: Sealer, envelope: bytes, limit: int) -> Program[list[CredentialUse]]:
+    """The newest records of use, newest first."""
+    row = yield from find_vault(thread_id)
+    if row is None:
+        return []
+    if row.key != envelope:
+        raise VaultChangedError
+    found = yield Statement("uses_of_vault", (row.vault, limit))
+    try:
+        return [vaults.open_use(cipher, row.vault, number, framed) for number, framed in found]
+    except vaults.VaultError as exc:
+        raise broken(thread_id, f"a record of use: {exc}") from None
+
+
+def copy(source: Use, target: Use) -> Program[None]:
+    """Copy all credentials of a thread to one that has none; both threads' records tell it.
+
+    Raises:
+        UsageError: when the target has credentials.
+    """
+    if (yield from find_vault(target.thread_id)) is not None:
+        raise UsageError(
+            f"copy_thread: thread {target.thread_id!r} has credentials already; delete_thread deletes them, or leave "
+            f"out credentials=True"
+        )
+    held = yield from change(
+        source, lambda held, number: (dict(held), [("copy", name, one.revision) for name, one in held.items()])
+    )
+    if not held:
+        return
+
+    def act(empty: Held, number: int) -> tuple[None, Done]:
+        empty.update({name: Stored(number, one.expires, None, None, one.value) for name, one in held.items()})
+        return None, [("copy", name, number) for name in held]
+
+    yield from change(target, act, create=True)
+
+
+def delete_all(thread_id: str) -> Program[None]:
+    """Delete a thread's credentials, their data key and the records of their use."""
+    row = yield from find_vault(thread_id)
+    if row is not None:
+        yield Statement("delete_uses", (row.vault,))
+        yield Statement("delete_vault", (row.vault,))
+
+
+def owners() -> Program[list[str]]:
+    """The threads that have credentials, by id."""
+    return [thread_id for (thread_id,) in (yield Statement("vault_owners"))]
+
+
+def damage(thread_id: str, cipher: Sealer, envelope: bytes) -> Program[Iterable[str]]:
+    """What is wrong with a thread's credentials, for `verify`."""
+    row = yield from find_vault(thread_id)
+    if row is None or row.key != envelope:
+        return ()
+    found = []
+    try:
+        open_vault(thread_id, cipher, row)
+    except SealError as exc:
+        found.append(exc.message)
+    for number, framed in (yield Statement("uses_of_vault", (row.vault, USES_KEPT + 1))):
+        try:
+            vaults.open_use(cipher, row.vault, number, framed)
+        except vaults.VaultError as exc:
+            found.append(f"record {number} of a credential's use: {exc}")
+    return found
