@@ -3,11 +3,47 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 Ref = None | int | bytes | str | list[Any]
 """How a stored structure points at a value: None (no value), a blob's number, an inline body, a
 dict's key inside a group, or a composite `[kind, count, check, refs]` (codec/tree.py)."""
+
+
+class Sealer(Protocol):
+    """What seals and opens the frames of one thread (codec/seal.py)."""
+
+    def seal(self, header: bytes, payload: bytes, coordinates: Any) -> bytes: ...
+
+    def open(self, header: bytes, sealed: bytes, coordinates: Any) -> bytes: ...
+
+    def hide(self, addresses: bytes) -> bytes: ...
+
+    def show(self, marks: bytes) -> bytes: ...
+
+
+class Secret(bytes):
+    """The secret of a sealed thread: the key of its addresses, and with it what seals its frames.
+
+    A thread that isn't sealed has plain bytes in its place.
+
+    Attributes:
+        cipher: seals and opens the thread's frames.
+        envelope: the wrapped keys, as they stand in the thread's row.
+    """
+
+    cipher: Sealer
+    envelope: bytes
+
+    def __new__(cls, address_key: bytes, cipher: Sealer, envelope: bytes) -> Secret:
+        made = super().__new__(cls, address_key)
+        made.cipher, made.envelope = cipher, envelope
+        return made
+
+    def __repr__(self) -> str:
+        return "Secret(...)"
+
+    __str__ = __repr__
 
 
 class Entry:
