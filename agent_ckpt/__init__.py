@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         CkptError,
         ClosedError,
         CorruptionError,
+        CredentialConflictError,
         DiskFullError,
         FormatError,
         PoisonedError,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from agent_ckpt.model import Finding, ThreadInfo, VerifyReport
     from agent_ckpt.options import Options
     from agent_ckpt.saver import AgentSaver
+    from agent_ckpt.vault import Credential, CredentialInfo, CredentialUse
 
     __version__: str
 
@@ -43,6 +45,10 @@ _HOMES = {
     "CkptError": "errors",
     "ClosedError": "errors",
     "CorruptionError": "errors",
+    "Credential": "vault",
+    "CredentialConflictError": "errors",
+    "CredentialInfo": "vault",
+    "CredentialUse": "vault",
     "DiskFullError": "errors",
     "FormatError": "errors",
     "PoisonedError": "errors",
@@ -59,6 +65,10 @@ __all__ = [
     "CkptError",
     "ClosedError",
     "CorruptionError",
+    "Credential",
+    "CredentialConflictError",
+    "CredentialInfo",
+    "CredentialUse",
     "DiskFullError",
     "Finding",
     "FormatError",

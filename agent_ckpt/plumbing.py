@@ -10,6 +10,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from agent_ckpt import steps
 from agent_ckpt.carrier import Carrier
+from agent_ckpt.codec.keyring import Keyring
 from agent_ckpt.codec.values import ValueCodec
 from agent_ckpt.core.hot import HotCache
 from agent_ckpt.options import Options
@@ -25,6 +26,7 @@ class Plumbing:
     _backend: SqliteBackend
     _hot: HotCache
     _carrier: Carrier
+    _keyring: Keyring | None
     _made: tuple[SerializerProtocol, Store] | None = None
 
     @property
@@ -32,8 +34,10 @@ class Plumbing:
         # Looked at per call: LangGraph's strict mode copies the saver and gives the copy another serde.
         made = self._made
         if made is None or made[0] is not self.serde:
-            codec = ValueCodec(self.serde, secrets_allowed=self._options.plaintext_secrets == "allow")
-            store = Store(codec, self._hot, self._carrier, self._options)
+            codec = ValueCodec(
+                self.serde, secrets_allowed=self._keyring is not None or self._options.plaintext_secrets == "allow"
+            )
+            store = Store(codec, self._hot, self._carrier, self._options, self._keyring)
             made = self._made = (self.serde, store)
         return made[1]
 

@@ -21,7 +21,9 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from agent_ckpt import options as opts
 from agent_ckpt import work
 from agent_ckpt.carrier import Carrier
+from agent_ckpt.codec.keyring import Keyring
 from agent_ckpt.core.hot import HotCache
+from agent_ckpt.credentials import CredentialOps
 from agent_ckpt.errors import UsageError
 from agent_ckpt.sqlite import SqliteBackend
 from agent_ckpt.thread_ops import ThreadOps
@@ -30,7 +32,7 @@ from agent_ckpt.work import OnDamage
 _URL_VARIABLE = "AGENT_CKPT_URL"
 
 
-class AgentSaver(ThreadOps, BaseCheckpointSaver[Any]):
+class AgentSaver(ThreadOps, CredentialOps, BaseCheckpointSaver[Any]):
     """A LangGraph checkpointer on one SQLite file in WAL mode, for sync and async use.
 
     One object serves every OS thread and every event loop; it may be built at import time or
@@ -51,9 +53,17 @@ class AgentSaver(ThreadOps, BaseCheckpointSaver[Any]):
         UsageError: for a target or an option that can't be right. No file is touched yet.
     """
 
-    def __init__(self, target: str | os.PathLike[str], *, serde: SerializerProtocol | None = None, **options: Any):
+    def __init__(
+        self,
+        target: str | os.PathLike[str],
+        *,
+        serde: SerializerProtocol | None = None,
+        key: Any = None,
+        **options: Any,
+    ):
         super().__init__(serde=serde)
         self._options = opts.parse(options)
+        self._keyring = Keyring.of(key) if key is not None else None
         self._backend = SqliteBackend(target, self._options)
         self._hot = HotCache(self._options.cache_bytes)
         self._carrier = Carrier(id(self._backend))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
@@ -19,7 +20,7 @@ class Hidden:
     __slots__ = ("_held",)
 
     def __init__(self, value: Any) -> None:
-        self._held = lambda: value
+        self._held: Callable[[], Any] = lambda: value
 
     def reveal(self) -> Any:
         return self._held()
@@ -122,7 +123,7 @@ class Stored(NamedTuple):
     expires: float | None
     used: float | None
     used_by: str | None
-    value: Any
+    value: Hidden
 
 
 class VaultRow(NamedTuple):
@@ -131,14 +132,14 @@ class VaultRow(NamedTuple):
     Attributes:
         vault: its number, never reused.
         revision: commit sequence of the last use, which is also the number of the newest audit row.
-        key: the wrapped data key.
+        envelope: the wrapped data key.
         frame: the sealed credentials.
         newest: the number of the newest audit row.
     """
 
     vault: int
     revision: int
-    key: bytes
+    envelope: bytes
     frame: bytes
     newest: int | None
 

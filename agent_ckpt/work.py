@@ -18,8 +18,9 @@ from langgraph.checkpoint.base import (
 )
 
 from agent_ckpt.carrier import Carrier, checkpoint_id_of, config_for, namespace_of, place_of, thread_id_of
+from agent_ckpt.codec.keyring import Keyring
 from agent_ckpt.codec.values import ValueCodec
-from agent_ckpt.core import delta, manage, read
+from agent_ckpt.core import credentials, delta, manage, read
 from agent_ckpt.core import prune as pruning
 from agent_ckpt.core import put as putting
 from agent_ckpt.core import verify as verifying
@@ -53,6 +54,7 @@ class Store:
     hot: HotCache
     carrier: Carrier
     options: Options
+    keyring: Keyring | None = None
 
 
 def touch() -> Steps[None]:
@@ -307,7 +309,7 @@ def threads() -> Steps[list[ThreadInfo]]:
 
 def delete_thread(store: Store, thread: Thread) -> Steps[None]:
     thread_id = thread_id_of(thread)
-    yield Call(lambda: manage.delete_thread(thread_id), write=True)
+    yield Call(lambda: credentials.delete_thread(thread_id), write=True)
     store.hot.forget(thread_id)
 
 
@@ -323,10 +325,14 @@ def delete_for_runs(store: Store, run_ids: Sequence[str]) -> Steps[None]:
         store.hot.forget(thread_id)
 
 
-def copy_thread(store: Store, source: Thread, target: Thread) -> Steps[None]:
-    source_id, target_id = thread_id_of(source), thread_id_of(target)
+def check_copy(source_id: str, target_id: str) -> None:
     if source_id == target_id:
         raise UsageError(f"copy_thread: source and target are both {source_id!r}")
+
+
+def copy_thread(store: Store, source: Thread, target: Thread) -> Steps[None]:
+    source_id, target_id = thread_id_of(source), thread_id_of(target)
+    check_copy(source_id, target_id)
     yield Call(lambda: manage.copy_thread(source_id, target_id, store.options.compression), write=True)
 
 
@@ -340,7 +346,7 @@ def prune(store: Store, thread_ids: Sequence[Thread], strategy: str) -> Steps[No
             factory = partial(pruning.keep_latest, name, _delta_channels(store), store.options.compression)
             yield Call(factory, write=True)
         else:
-            yield Call(partial(manage.delete_thread, name), write=True)
+            yield Call(partial(credentials.delete_thread, name), write=True)
         store.hot.forget(name)
 
 

@@ -10,10 +10,12 @@ from typing import Any
 from agent_ckpt.codec import frame
 from agent_ckpt.codec.pack import UnpackError, pack, unpack
 from agent_ckpt.codec.seal import UnsealError
-from agent_ckpt.errors import ValueNotStorableError
 from agent_ckpt.model import Sealer
-from agent_ckpt.vault import CredentialUse, Stored, moment
+from agent_ckpt.vault import CredentialUse, Hidden, Stored, moment
 
+CREDENTIALS_ROW = 32
+USE_ROW = 33
+_SEALED = 1
 _ROLE = "credentials"
 _USE_ROLE = "credential use"
 _DEEPEST = 64
@@ -30,7 +32,8 @@ def context(store_id: bytes, thread_id: str) -> bytes:
 
 def seal_vault(cipher: Sealer, vault: int, revision: int, held: dict[str, Stored]) -> bytes:
     """The frame of a thread's credentials."""
-    return _seal(cipher, frame.CREDENTIALS_ROW, pack({name: list(one) for name, one in held.items()}), (_ROLE, vault, revision))
+    packed = pack({name: [*one[:-1], one.value.reveal()] for name, one in held.items()})
+    return _seal(cipher, CREDENTIALS_ROW, packed, (_ROLE, vault, revision))
 
 
 def open_vault(cipher: Sealer, vault: int, revision: int, framed: bytes) -> dict[str, Stored]:
@@ -39,13 +42,16 @@ def open_vault(cipher: Sealer, vault: int, revision: int, framed: bytes) -> dict
     Raises:
         VaultError: when it is plaintext, was altered, or was sealed for another place or revision.
     """
-    held = _open(cipher, frame.CREDENTIALS_ROW, framed, (_ROLE, vault, revision))
-    return {name: Stored(*parts) for name, parts in held.items()}
+    held = _open(cipher, CREDENTIALS_ROW, framed, (_ROLE, vault, revision))
+    return {
+        name: Stored(revision, expires, used, used_by, Hidden(value))
+        for name, (revision, expires, used, used_by, value) in held.items()
+    }
 
 
 def seal_use(cipher: Sealer, vault: int, number: int, at: float, use: tuple[str, str, int, str]) -> bytes:
     """The frame of one record: action, name, revision and who."""
-    return _seal(cipher, frame.USE_ROW, pack([at, *use]), (_USE_ROLE, vault, number))
+    return _seal(cipher, USE_ROW, pack([at, *use]), (_USE_ROLE, vault, number))
 
 
 def open_use(cipher: Sealer, vault: int, number: int, framed: bytes) -> CredentialUse:
@@ -54,20 +60,24 @@ def open_use(cipher: Sealer, vault: int, number: int, framed: bytes) -> Credenti
     Raises:
         VaultError: as `open_vault`.
     """
-    at, action, name, revision, by = _open(cipher, frame.USE_ROW, framed, (_USE_ROLE, vault, number))
+    at, action, name, revision, by = _open(cipher, USE_ROW, framed, (_USE_ROLE, vault, number))
     when = moment(at)
     assert when is not None
     return CredentialUse(when, action, name, revision, by)
 
 
 def _seal(cipher: Sealer, codec: int, payload: bytes, coordinates: frame.Coordinates) -> bytes:
-    header = frame.sealed_header(codec)
+    header = _header(codec)
     return header + cipher.seal(header, payload, coordinates)
+
+
+def _header(codec: int) -> bytes:
+    return bytes((frame.MAGIC, frame.FORMAT_VERSION, codec, 0, _SEALED))
 
 
 def _open(cipher: Sealer, codec: int, framed: bytes, coordinates: frame.Coordinates) -> Any:
     header, sealed = framed[: frame.HEADER_SIZE], framed[frame.HEADER_SIZE :]
-    if header != frame.sealed_header(codec):
+    if header != _header(codec):
         raise VaultError("it is not sealed, or is another kind of row")
     try:
         return unpack(cipher.open(header, sealed, coordinates))
@@ -75,36 +85,31 @@ def _open(cipher: Sealer, codec: int, framed: bytes, coordinates: frame.Coordina
         raise VaultError("it was altered, moved, or put back from an older copy") from None
 
 
-def check_value(value: Any, path: str, depth: int = 0) -> None:
-    """Check that a credential's value can be kept.
-
-    Raises:
-        ValueNotStorableError: naming where in it, never what stands there.
-    """
+def fault(value: Any, path: str, depth: int = 0) -> tuple[str, str] | None:
+    """Where a credential's value can't be kept, and why; None where it can. It raises nothing, so that no
+    traceback has the value in a frame."""
     kind = type(value)
     if kind is dict and depth < _DEEPEST:
         for key, part in value.items():
-            if type(key) is not str:
-                raise _refused(path, f"a key of type {type(key).__name__}")
-            check_value(part, f"{path}[{key!r:.60}]", depth + 1)
-    elif kind is list and 0 < depth < _DEEPEST:
-        for at, part in enumerate(value):
-            check_value(part, f"{path}[{at}]", depth + 1)
-    elif kind is int and depth:
-        if not -(1 << 63) <= value < 1 << 64:
-            raise _refused(path, "a whole number of more than 64 bits")
-    elif kind is str:
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise _refused(path, "text with a lone surrogate") from None
-    elif depth == 0 or kind not in (type(None), bool, float) or depth >= _DEEPEST:
-        raise _refused(path, f"a value of type {kind.__name__}")
+            found = (path, "has a key that isn't text") if type(key) is not str else _fault_of_text(key, path)
+            found = found or fault(part, f"{path}[{key!r:.60}]", depth + 1)
+            if found:
+                return found
+        return None
+    if kind is list and 0 < depth < _DEEPEST:
+        return next(filter(None, (fault(part, f"{path}[{at}]", depth + 1) for at, part in enumerate(value))), None)
+    if kind is str:
+        return _fault_of_text(value, path)
+    if depth and kind is int:
+        return None if -(1 << 63) <= value < 1 << 63 else (path, "is a whole number of more than 64 bits")
+    if depth and kind in (type(None), bool, float):
+        return None
+    return path, f"is a {kind.__name__}" if depth < _DEEPEST else "is nested too deep"
 
 
-def _refused(path: str, what: str) -> ValueNotStorableError:
-    return ValueNotStorableError(
-        f"{path} can't be kept: it is {what}, and a credential is text or a dict of plain JSON values, nested at most "
-        f"{_DEEPEST} deep. Nothing was stored.",
-        path=path,
-    )
+def _fault_of_text(text: str, path: str) -> tuple[str, str] | None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return path, "has a lone surrogate in its text"
+    return None

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from agent_ckpt.backend import Program, Statement
 from agent_ckpt.codec import vaults
+from agent_ckpt.core import manage
 from agent_ckpt.core.rows import next_sequence
 from agent_ckpt.errors import CredentialConflictError, SealError, UsageError
 from agent_ckpt.model import Place, Sealer
-from agent_ckpt.vault import Action, CredentialUse, Stored, VaultRow
+from agent_ckpt.vault import Action, CredentialUse, Hidden, Stored, VaultRow
 
 T = TypeVar("T")
 
@@ -23,11 +24,17 @@ class VaultChangedError(Exception):
 
 
 class Use(NamedTuple):
-    """Who uses credentials, when (seconds since 1970), and with what the thread's row is sealed."""
+    """Who uses credentials, when (seconds since 1970), and with what the thread's row is sealed.
 
+    Attributes:
+        fresh: whether the data key was made for this call, since the thread has no credentials yet.
+    """
+
+    store_id: bytes
     thread_id: str
     cipher: Sealer
     envelope: bytes
+    fresh: bool
     at: float
     by: str
 
@@ -40,6 +47,12 @@ Done = list[tuple[Action, str, int]]
 def find_vault(thread_id: str) -> Program[VaultRow | None]:
     found = yield Statement("vault_of_thread", (thread_id,))
     return VaultRow(*found[0]) if found else None
+
+
+def look(thread_id: str) -> Program[tuple[VaultRow | None, bytes]]:
+    """The row, and the store's id, which the data key is bound to."""
+    row = yield from find_vault(thread_id)
+    return row, (yield Statement("store_row"))[0][0]
 
 
 def open_vault(thread_id: str, cipher: Sealer, row: VaultRow) -> Held:
@@ -60,8 +73,9 @@ def open_vault(thread_id: str, cipher: Sealer, row: VaultRow) -> Held:
 def broken(thread_id: str, why: str, *, replayed: bool = False) -> SealError:
     """The error for credentials that don't open."""
     return SealError(
-        f"the credentials of thread {thread_id!r} are not what was stored: {why}. Nothing of them is given out; "
-        f"restore a backup, or delete the thread's credentials and set them anew after revoking them at their issuers.",
+        f"the credentials of thread {thread_id!r} are not what was stored: {why}. Nothing of them is given out. "
+        f"Restore a backup; or revoke them at their issuers, drop them with saver.credentials(thread_id).clear() and "
+        f"set new ones.",
         reason="replayed" if replayed else "altered",
         thread_id=thread_id,
     )
@@ -81,37 +95,35 @@ def change(use: Use, act: Callable[[Held, int], tuple[T, Done]], *, create: bool
     row = yield from find_vault(use.thread_id)
     if row is None and not create:
         return act({}, 0)[0]
-    if row is not None and row.key != use.envelope:
+    if (row is None and not use.fresh) or (row is not None and row.envelope != use.envelope):
         raise VaultChangedError
     held = open_vault(use.thread_id, use.cipher, row) if row is not None else {}
-    # Given out by the store's counter, so no number is ever used twice, not even by a thread that is made anew.
-    number = yield from next_sequence(Place(use.thread_id, "", None))
+    # The store's counter, so no number is ever used twice, not even by a thread that is made anew.
+    number = (yield Statement("store_row"))[0][1] + 1
     result, done = act(held, number)
-    yield from _record(use, row.vault if row is not None else number, number, held, done, new=row is None)
+    if done:
+        yield from _record(use, row.vault if row is not None else number, held, done, new=row is None)
     return result
 
 
-def _record(use: Use, vault: int, first: int, held: Held, done: Done, *, new: bool) -> Program[None]:
-    number = first
-    for at, (action, name, revision) in enumerate(done):
-        if at:
-            number = yield from next_sequence(Place(use.thread_id, "", None))
+def _record(use: Use, vault: int, held: Held, done: Done, *, new: bool) -> Program[None]:
+    number = 0
+    for action, name, revision in done:
+        number = yield from next_sequence(Place(use.thread_id, "", None))
         framed = vaults.seal_use(use.cipher, vault, number, use.at, (action, name, revision, use.by))
         yield Statement("insert_use", (number, vault, framed))
-    if not done:
-        return
     framed = vaults.seal_vault(use.cipher, vault, number, held)
     if new:
         yield Statement("insert_vault", (vault, use.thread_id, number, use.envelope, framed))
     else:
         yield Statement("update_vault", (vault, number, framed))
-        yield Statement("drop_uses", (vault, USES_KEPT))
+    yield Statement("drop_uses", (vault, USES_KEPT))
 
 
 def get(use: Use, name: str) -> Program[Stored | None]:
     """A credential; its use is recorded in the same transaction."""
 
-    def act(held: Held, number: int) -> tuple[Stored | None, Done]:
+    def act(held: Held, _: int) -> tuple[Stored | None, Done]:
         found = held.get(name)
         if found is None:
             return None, []
@@ -121,7 +133,7 @@ def get(use: Use, name: str) -> Program[Stored | None]:
     return change(use, act)
 
 
-def put(use: Use, name: str, value: object, expires: float | None, if_revision: int | None) -> Program[int]:
+def put(use: Use, name: str, value: Hidden, expires: float | None, if_revision: int | None) -> Program[int]:
     """Set a credential; its new revision.
 
     Raises:
@@ -145,7 +157,7 @@ def delete(use: Use, name: str, if_revision: int | None) -> Program[bool]:
         CredentialConflictError: as `put`.
     """
 
-    def act(held: Held, number: int) -> tuple[bool, Done]:
+    def act(held: Held, _: int) -> tuple[bool, Done]:
         _compare(use.thread_id, name, held.get(name), if_revision)
         gone = held.pop(name, None)
         return gone is not None, [("delete", name, gone.revision)] if gone is not None else []
@@ -168,28 +180,27 @@ def _compare(thread_id: str, name: str, before: Stored | None, if_revision: int 
     )
 
 
-def held_by(thread_id: str, cipher: Sealer, envelope: bytes) -> Program[Held]:
+def held_by(use: Use) -> Program[Held]:
     """All credentials of a thread, to tell their names; no use is recorded."""
-    row = yield from find_vault(thread_id)
-    if row is None:
-        return {}
-    if row.key != envelope:
-        raise VaultChangedError
-    return open_vault(thread_id, cipher, row)
+    row = yield from _vault_for(use)
+    return open_vault(use.thread_id, use.cipher, row)
 
 
-def uses(thread_id: str, cipher: Sealer, envelope: bytes, limit: int) -> Program[list[CredentialUse]]:
+def uses(use: Use, limit: int) -> Program[list[CredentialUse]]:
     """The newest records of use, newest first."""
-    row = yield from find_vault(thread_id)
-    if row is None:
-        return []
-    if row.key != envelope:
-        raise VaultChangedError
+    row = yield from _vault_for(use)
     found = yield Statement("uses_of_vault", (row.vault, limit))
     try:
-        return [vaults.open_use(cipher, row.vault, number, framed) for number, framed in found]
+        return [vaults.open_use(use.cipher, row.vault, number, framed) for number, framed in found]
     except vaults.VaultError as exc:
-        raise broken(thread_id, f"a record of use: {exc}") from None
+        raise broken(use.thread_id, f"a record of use: {exc}") from None
+
+
+def _vault_for(use: Use) -> Program[VaultRow]:
+    row = yield from find_vault(use.thread_id)
+    if row is None or row.envelope != use.envelope:
+        raise VaultChangedError
+    return row
 
 
 def copy(source: Use, target: Use) -> Program[None]:
@@ -204,7 +215,7 @@ def copy(source: Use, target: Use) -> Program[None]:
             f"out credentials=True"
         )
     held = yield from change(
-        source, lambda held, number: (dict(held), [("copy", name, one.revision) for name, one in held.items()])
+        source, lambda held, _: (held, [("copy", name, one.revision) for name, one in held.items()])
     )
     if not held:
         return
@@ -216,12 +227,19 @@ def copy(source: Use, target: Use) -> Program[None]:
     yield from change(target, act, create=True)
 
 
-def delete_all(thread_id: str) -> Program[None]:
-    """Delete a thread's credentials, their data key and the records of their use."""
+def delete_thread(thread_id: str) -> Program[None]:
+    """Delete a thread with its credentials, their data key and the records of their use."""
+    yield from manage.delete_thread(thread_id)
+    yield from delete_all(thread_id)
+
+
+def delete_all(thread_id: str) -> Program[bool]:
+    """Delete a thread's credentials alone, also where they don't open; whether there were any."""
     row = yield from find_vault(thread_id)
     if row is not None:
         yield Statement("delete_uses", (row.vault,))
         yield Statement("delete_vault", (row.vault,))
+    return row is not None
 
 
 def owners() -> Program[list[str]]:
@@ -229,19 +247,17 @@ def owners() -> Program[list[str]]:
     return [thread_id for (thread_id,) in (yield Statement("vault_owners"))]
 
 
-def damage(thread_id: str, cipher: Sealer, envelope: bytes) -> Program[Iterable[str]]:
+def damage(use: Use) -> Program[list[str]]:
     """What is wrong with a thread's credentials, for `verify`."""
-    row = yield from find_vault(thread_id)
-    if row is None or row.key != envelope:
-        return ()
+    row = yield from _vault_for(use)
     found = []
     try:
-        open_vault(thread_id, cipher, row)
+        open_vault(use.thread_id, use.cipher, row)
     except SealError as exc:
         found.append(exc.message)
     for number, framed in (yield Statement("uses_of_vault", (row.vault, USES_KEPT + 1))):
         try:
-            vaults.open_use(cipher, row.vault, number, framed)
+            vaults.open_use(use.cipher, row.vault, number, framed)
         except vaults.VaultError as exc:
-            found.append(f"record {number} of a credential's use: {exc}")
+            found.append(f"record {number} of a use: {exc}")
     return found

@@ -51,6 +51,19 @@ CREATE TABLE blobs (
     frame BLOB NOT NULL
 ) STRICT;
 CREATE INDEX blobs_digest ON blobs (digest);
+CREATE TABLE vaults (
+    vault INTEGER PRIMARY KEY,
+    thread_id TEXT NOT NULL UNIQUE,
+    revision INTEGER NOT NULL,
+    keys BLOB NOT NULL,
+    frame BLOB NOT NULL
+) STRICT;
+CREATE TABLE credential_uses (
+    use INTEGER PRIMARY KEY,
+    vault INTEGER NOT NULL,
+    frame BLOB NOT NULL
+) STRICT;
+CREATE INDEX credential_uses_vault ON credential_uses (vault);
 INSERT INTO store (one, store_id, sequence) VALUES (1, randomblob(16), 0);
 
 -- name: store_row
@@ -323,12 +336,14 @@ SELECT quick_check FROM pragma_quick_check;
 SELECT 'checkpoint', count(*) FROM checkpoints WHERE space NOT IN (SELECT space FROM spaces)
 UNION ALL SELECT 'writes row', count(*) FROM writes WHERE space NOT IN (SELECT space FROM spaces)
 UNION ALL SELECT 'namespace', count(*) FROM spaces WHERE thread NOT IN (SELECT thread FROM threads)
-UNION ALL SELECT 'blob', count(*) FROM blobs WHERE (blob >> 28) NOT IN (SELECT thread FROM threads);
+UNION ALL SELECT 'blob', count(*) FROM blobs WHERE (blob >> 28) NOT IN (SELECT thread FROM threads)
+UNION ALL SELECT 'credential use', count(*) FROM credential_uses WHERE vault NOT IN (SELECT vault FROM vaults);
 
 -- name: counters_behind
 -- Rows that stand beyond the counter that numbered them.
 SELECT 'the commit sequence of the store', count(*) FROM (
     SELECT seq FROM checkpoints UNION ALL SELECT seq FROM writes UNION ALL SELECT revision FROM threads
+    UNION ALL SELECT revision FROM vaults UNION ALL SELECT use FROM credential_uses
 ) WHERE seq > (SELECT sequence FROM store)
 UNION ALL SELECT 'a thread''s revision', count(*) FROM threads t
 JOIN spaces s ON s.thread = t.thread JOIN checkpoints c ON c.space = s.space WHERE c.seq > t.revision;
@@ -338,3 +353,34 @@ SELECT blob - ?1, digest, frame FROM blobs WHERE blob BETWEEN ?1 + ?2 AND ?3 ORD
 
 -- name: count_blobs
 SELECT count(*) FROM blobs WHERE blob BETWEEN ?1 AND ?2;
+
+-- name: vault_of_thread
+SELECT v.vault, v.revision, v.keys, v.frame, (SELECT max(u.use) FROM credential_uses u WHERE u.vault = v.vault)
+FROM vaults v WHERE v.thread_id = ?1;
+
+-- name: vault_owners
+SELECT thread_id FROM vaults ORDER BY thread_id;
+
+-- name: insert_vault
+INSERT INTO vaults (vault, thread_id, revision, keys, frame) VALUES (?1, ?2, ?3, ?4, ?5);
+
+-- name: update_vault
+UPDATE vaults SET revision = ?2, frame = ?3 WHERE vault = ?1;
+
+-- name: insert_use
+INSERT INTO credential_uses (use, vault, frame) VALUES (?1, ?2, ?3);
+
+-- name: uses_of_vault
+SELECT use, frame FROM credential_uses WHERE vault = ?1 ORDER BY use DESC LIMIT ?2;
+
+-- name: drop_uses
+-- All but the newest ?2 records of use.
+DELETE FROM credential_uses WHERE vault = ?1 AND use <= (
+    SELECT use FROM credential_uses WHERE vault = ?1 ORDER BY use DESC LIMIT 1 OFFSET ?2
+);
+
+-- name: delete_uses
+DELETE FROM credential_uses WHERE vault = ?1;
+
+-- name: delete_vault
+DELETE FROM vaults WHERE vault = ?1;

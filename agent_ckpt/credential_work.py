@@ -1,0 +1,221 @@
+"""What is done with credentials, as steps that serve the sync and the async form."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from agent_ckpt import work
+from agent_ckpt.backend import Factory, Program
+from agent_ckpt.carrier import run_id_of, thread_id_of
+from agent_ckpt.codec import seal, vaults
+from agent_ckpt.codec.keyring import MAKE_ONE, Keyring
+from agent_ckpt.core import credentials as core
+from agent_ckpt.core import manage
+from agent_ckpt.core.credentials import Use, VaultChangedError
+from agent_ckpt.errors import CkptError, UnavailableError, UsageError, ValueNotStorableError
+from agent_ckpt.model import Finding, VerifyReport
+from agent_ckpt.steps import Call, Steps
+from agent_ckpt.vault import Credential, CredentialInfo, CredentialUse, Hidden, Stored, VaultRow, moment
+from agent_ckpt.work import Store, Thread
+
+T = TypeVar("T")
+
+_LONGEST_NAME = 200
+_TRIES = 16
+
+
+class Owner(NamedTuple):
+    """Whose credentials are used, and by whom."""
+
+    thread_id: str
+    by: str
+
+
+def owner_of(thread: Thread, actor: str | None) -> Owner:
+    """From an id or a config; a node's config tells the node and the run too.
+
+    Raises:
+        UsageError: for a thread or an actor that can't be right.
+    """
+    if actor is not None:
+        _check_name(actor, "actor")
+    parts = [actor] if actor else []
+    if isinstance(thread, Mapping):
+        node, run_id = (thread.get("metadata") or {}).get("langgraph_node"), run_id_of(thread, {})
+        parts += [f"node {node}"] if node else []
+        parts += [f"run {run_id}"] if run_id else []
+    parts.append(f"process {os.getpid()} on {socket.gethostname()}")
+    return Owner(thread_id_of(thread), ", ".join(part[:_LONGEST_NAME] for part in parts))
+
+
+def put(store: Store, owner: Owner, name: str, value: Hidden, expires_at: Any, if_revision: int | None) -> Steps[int]:
+    _check_name(name, "a credential's name")
+    _check_revision(if_revision)
+    expires = _seconds(expires_at)
+    wrong = vaults.fault(value.reveal(), f"credential {name!r}")
+    if wrong:
+        raise ValueNotStorableError(
+            f"{wrong[0]} {wrong[1]}; a credential is text, or a dict of plain JSON values. Nothing was stored.",
+            path=wrong[0],
+        )
+    made = yield from _using(
+        store, owner, lambda use: partial(core.put, use, name, value, expires, if_revision), create=True
+    )
+    assert made is not None
+    return made
+
+
+def get(store: Store, owner: Owner, name: str) -> Steps[Credential | None]:
+    _check_name(name, "a credential's name")
+    found: Stored | None = yield from _using(store, owner, lambda use: partial(core.get, use, name))
+    if found is None:
+        return None
+    return Credential(name, found.revision, moment(found.expires), found.value)
+
+
+def delete(store: Store, owner: Owner, name: str, if_revision: int | None) -> Steps[bool]:
+    _check_name(name, "a credential's name")
+    _check_revision(if_revision)
+    return bool((yield from _using(store, owner, lambda use: partial(core.delete, use, name, if_revision))))
+
+
+def clear(owner: Owner) -> Steps[bool]:
+    return bool((yield Call(lambda: core.delete_all(owner.thread_id), write=True)))
+
+
+def audit(store: Store, owner: Owner, limit: int) -> Steps[list[CredentialUse]]:
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise UsageError(f"limit must be a whole number of at least 1, got {limit!r}")
+    found = yield from _using(store, owner, lambda use: partial(core.uses, use, limit), write=False)
+    return found or []
+
+
+def infos(store: Store, thread_id: str | None) -> Steps[list[CredentialInfo]]:
+    """Every credential of one thread, or of all."""
+    _keyring(store)
+    owners: list[str] = [thread_id] if thread_id is not None else (yield Call(core.owners))
+    found: list[CredentialInfo] = []
+    for one in owners:
+        held = yield from _using(store, Owner(one, ""), lambda use: partial(core.held_by, use), write=False)
+        found += [
+            CredentialInfo(one, name, each.revision, moment(each.expires), moment(each.used), each.used_by)
+            for name, each in sorted((held or {}).items())
+        ]
+    return found
+
+
+def copy_thread(store: Store, source: Thread, target: Thread, credentials: bool) -> Steps[None]:
+    """Copy a thread, if asked with its credentials, in one transaction."""
+    target_id = thread_id_of(target)
+    taken: VaultRow | None = None
+    if credentials:
+        _keyring(store)
+        taken, _ = yield Call(lambda: core.look(thread_id_of(source)))
+    if taken is None:
+        yield from work.copy_thread(store, source, target)
+        return
+    owner = owner_of(source, None)
+    work.check_copy(owner.thread_id, target_id)
+
+    def both(use: Use, there: Use) -> Program[None]:
+        yield from manage.copy_thread(owner.thread_id, target_id, store.options.compression)
+        yield from core.copy(use, there)
+
+    def prepare(use: Use) -> Factory[None]:
+        return partial(both, use, _use(store, Owner(target_id, owner.by), None, use.store_id))
+
+    yield from _using(store, owner, prepare)
+
+
+def verify(store: Store) -> Steps[VerifyReport]:
+    """Check the whole store, credentials included."""
+    report = yield from work.verify(store)
+    findings: list[Finding] = []
+    for thread_id in (yield Call(core.owners)):
+        try:
+            details = yield from _using(store, Owner(thread_id, ""), lambda use: partial(core.damage, use), write=False)
+        except CkptError as exc:
+            details = [exc.message]
+        findings += [Finding("damaged", thread_id, None, None, f"credentials: {text}") for text in details or ()]
+    return dataclasses.replace(report, findings=(*report.findings, *findings))
+
+
+def _using(
+    store: Store, owner: Owner, prepare: Callable[[Use], Factory[T]], *, write: bool = True, create: bool = False
+) -> Steps[T | None]:
+    """Look which data key the thread's credentials have, and run a program with it.
+
+    Args:
+        prepare: makes the program's factory. Keys are made and unwrapped there, outside any transaction.
+        create: run it also where the thread has no credentials yet; else the result is None then.
+    """
+    _keyring(store)
+    for _ in range(_TRIES):
+        row, store_id = yield Call(lambda: core.look(owner.thread_id))
+        if row is None and not create:
+            return None
+        try:
+            result: T = yield Call(prepare(_use(store, owner, row, store_id)), write=write)
+        except VaultChangedError:
+            continue
+        return result
+    raise UnavailableError(
+        f"the credentials of thread {owner.thread_id!r} were deleted or given a new data key {_TRIES} times during one "
+        f"call; nothing was stored, try again"
+    )
+
+
+def _use(store: Store, owner: Owner, row: VaultRow | None, store_id: bytes) -> Use:
+    keyring, context = _keyring(store), vaults.context(store_id, owner.thread_id)
+    if row is None:
+        key = seal.new_keys(seal.KEY_SIZE)
+        envelope = keyring.wrap(key, context)
+    else:
+        envelope = row.envelope
+        key = keyring.unwrap(envelope, context, f"the credentials of thread {owner.thread_id!r}")
+    return Use(store_id, owner.thread_id, seal.DataCipher(key, context), envelope, row is None, time.time(), owner.by)
+
+
+def _keyring(store: Store) -> Keyring:
+    if store.keyring is None:
+        raise UsageError(
+            f"credentials are stored only sealed, and this saver was opened without a key: {MAKE_ONE}, or give any of "
+            f'key=<32 bytes>, key="env:NAME", key="file:PATH"'
+        )
+    return store.keyring
+
+
+def _check_name(name: Any, what: str) -> None:
+    if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
+        raise UsageError(f"{what} must be printable text of 1 to {_LONGEST_NAME} characters")
+
+
+def _check_revision(if_revision: Any) -> None:
+    if if_revision is not None and (isinstance(if_revision, bool) or not isinstance(if_revision, int)):
+        raise UsageError(f"if_revision must be a credential's revision, or 0, got {type(if_revision).__name__}")
+
+
+def _seconds(expires_at: Any) -> float | None:
+    if expires_at is None:
+        return None
+    if isinstance(expires_at, datetime):
+        if expires_at.tzinfo is None:
+            raise UsageError("expires_at has no time zone: use datetime.now(timezone.utc) + ..., or seconds since 1970")
+        return expires_at.timestamp()
+    if isinstance(expires_at, (int, float)) and not isinstance(expires_at, bool) and math.isfinite(expires_at):
+        try:
+            moment(expires_at)
+        except (OverflowError, ValueError, OSError):
+            raise UsageError("expires_at is beyond the year 9999: are these milliseconds? It takes seconds") from None
+        return float(expires_at)
+    raise UsageError(
+        f"expires_at must be a datetime with a time zone or seconds since 1970, got {type(expires_at).__name__}"
+    )
