@@ -18,9 +18,8 @@ from agent_ckpt.carrier import run_id_of, thread_id_of
 from agent_ckpt.codec import seal, vaults
 from agent_ckpt.codec.keyring import MAKE_ONE, Keyring
 from agent_ckpt.core import credentials as core
-from agent_ckpt.core import manage
 from agent_ckpt.core.credentials import Use, VaultChangedError
-from agent_ckpt.errors import CkptError, UnavailableError, UsageError, ValueNotStorableError
+from agent_ckpt.errors import SealError, UnavailableError, UsageError, ValueNotStorableError, WrongKeyError
 from agent_ckpt.model import Finding, VerifyReport
 from agent_ckpt.steps import Call, Steps
 from agent_ckpt.vault import Credential, CredentialInfo, CredentialUse, Hidden, Stored, VaultRow, moment
@@ -66,16 +65,14 @@ def put(store: Store, owner: Owner, name: str, value: Hidden, expires_at: Any, i
             f"{wrong[0]} {wrong[1]}; a credential is text, or a dict of plain JSON values. Nothing was stored.",
             path=wrong[0],
         )
-    made = yield from _using(
-        store, owner, lambda use: partial(core.put, use, name, value, expires, if_revision), create=True
-    )
+    made = yield from _using(store, owner, _write(core.put, name, value, expires, if_revision), create=True)
     assert made is not None
     return made
 
 
 def get(store: Store, owner: Owner, name: str) -> Steps[Credential | None]:
     _check_name(name, "a credential's name")
-    found: Stored | None = yield from _using(store, owner, lambda use: partial(core.get, use, name))
+    found: Stored | None = yield from _using(store, owner, _write(core.get, name))
     if found is None:
         return None
     return Credential(name, found.revision, moment(found.expires), found.value)
@@ -84,7 +81,7 @@ def get(store: Store, owner: Owner, name: str) -> Steps[Credential | None]:
 def delete(store: Store, owner: Owner, name: str, if_revision: int | None) -> Steps[bool]:
     _check_name(name, "a credential's name")
     _check_revision(if_revision)
-    return bool((yield from _using(store, owner, lambda use: partial(core.delete, use, name, if_revision))))
+    return bool((yield from _using(store, owner, _write(core.delete, name, if_revision))))
 
 
 def clear(owner: Owner) -> Steps[bool]:
@@ -94,7 +91,7 @@ def clear(owner: Owner) -> Steps[bool]:
 def audit(store: Store, owner: Owner, limit: int) -> Steps[list[CredentialUse]]:
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
         raise UsageError(f"limit must be a whole number of at least 1, got {limit!r}")
-    found = yield from _using(store, owner, lambda use: partial(core.uses, use, limit), write=False)
+    found = yield from _using(store, owner, _read(core.uses, limit))
     return found or []
 
 
@@ -104,7 +101,7 @@ def infos(store: Store, thread_id: str | None) -> Steps[list[CredentialInfo]]:
     owners: list[str] = [thread_id] if thread_id is not None else (yield Call(core.owners))
     found: list[CredentialInfo] = []
     for one in owners:
-        held = yield from _using(store, Owner(one, ""), lambda use: partial(core.held_by, use), write=False)
+        held = yield from _using(store, Owner(one, ""), _read(core.held_by))
         found += [
             CredentialInfo(one, name, each.revision, moment(each.expires), moment(each.used), each.used_by)
             for name, each in sorted((held or {}).items())
@@ -114,25 +111,15 @@ def infos(store: Store, thread_id: str | None) -> Steps[list[CredentialInfo]]:
 
 def copy_thread(store: Store, source: Thread, target: Thread, credentials: bool) -> Steps[None]:
     """Copy a thread, if asked with its credentials, in one transaction."""
-    target_id = thread_id_of(target)
-    taken: VaultRow | None = None
-    if credentials:
-        _keyring(store)
-        taken, _ = yield Call(lambda: core.look(thread_id_of(source)))
-    if taken is None:
+    owner, target_id = owner_of(source, None), thread_id_of(target)
+
+    def attempt(use: Use) -> Steps[bool]:
+        there = _use(store, Owner(target_id, owner.by), None, use.store_id)
+        yield from work.copy_thread(store, source, target, partial(core.copy, use, there))
+        return True
+
+    if not credentials or not (yield from _using(store, owner, attempt)):
         yield from work.copy_thread(store, source, target)
-        return
-    owner = owner_of(source, None)
-    work.check_copy(owner.thread_id, target_id)
-
-    def both(use: Use, there: Use) -> Program[None]:
-        yield from manage.copy_thread(owner.thread_id, target_id, store.options.compression)
-        yield from core.copy(use, there)
-
-    def prepare(use: Use) -> Factory[None]:
-        return partial(both, use, _use(store, Owner(target_id, owner.by), None, use.store_id))
-
-    yield from _using(store, owner, prepare)
 
 
 def verify(store: Store) -> Steps[VerifyReport]:
@@ -140,22 +127,21 @@ def verify(store: Store) -> Steps[VerifyReport]:
     report = yield from work.verify(store)
     findings: list[Finding] = []
     for thread_id in (yield Call(core.owners)):
-        try:
-            details = yield from _using(store, Owner(thread_id, ""), lambda use: partial(core.damage, use), write=False)
-        except CkptError as exc:
-            details = [exc.message]
+        details: list[str] | None = ["they are sealed, and the saver has no key"]
+        if store.keyring is not None:
+            try:
+                details = yield from _using(store, Owner(thread_id, ""), _read(core.damage))
+            except (SealError, WrongKeyError) as exc:
+                details = [exc.message]
         findings += [Finding("damaged", thread_id, None, None, f"credentials: {text}") for text in details or ()]
     return dataclasses.replace(report, findings=(*report.findings, *findings))
 
 
-def _using(
-    store: Store, owner: Owner, prepare: Callable[[Use], Factory[T]], *, write: bool = True, create: bool = False
-) -> Steps[T | None]:
-    """Look which data key the thread's credentials have, and run a program with it.
+def _using(store: Store, owner: Owner, attempt: Callable[[Use], Steps[T]], *, create: bool = False) -> Steps[T | None]:
+    """Look which data key the thread's credentials have, and do something with it.
 
     Args:
-        prepare: makes the program's factory. Keys are made and unwrapped there, outside any transaction.
-        create: run it also where the thread has no credentials yet; else the result is None then.
+        create: do it also where the thread has no credentials yet; else the result is None then.
     """
     _keyring(store)
     for _ in range(_TRIES):
@@ -163,14 +149,26 @@ def _using(
         if row is None and not create:
             return None
         try:
-            result: T = yield Call(prepare(_use(store, owner, row, store_id)), write=write)
+            return (yield from attempt(_use(store, owner, row, store_id)))
         except VaultChangedError:
             continue
-        return result
     raise UnavailableError(
         f"the credentials of thread {owner.thread_id!r} were deleted or given a new data key {_TRIES} times during one "
         f"call; nothing was stored, try again"
     )
+
+
+def _write(program: Callable[..., Program[T]], *args: Any) -> Callable[[Use], Steps[T]]:
+    return lambda use: _call(partial(program, use, *args), True)
+
+
+def _read(program: Callable[..., Program[T]], *args: Any) -> Callable[[Use], Steps[T]]:
+    return lambda use: _call(partial(program, use, *args), False)
+
+
+def _call(factory: Factory[T], write: bool) -> Steps[T]:
+    result: T = yield Call(factory, write)
+    return result
 
 
 def _use(store: Store, owner: Owner, row: VaultRow | None, store_id: bytes) -> Use:

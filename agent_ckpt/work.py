@@ -17,6 +17,7 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
+from agent_ckpt.backend import Factory, Program
 from agent_ckpt.carrier import Carrier, checkpoint_id_of, config_for, namespace_of, place_of, thread_id_of
 from agent_ckpt.codec.keyring import Keyring
 from agent_ckpt.codec.values import ValueCodec
@@ -325,15 +326,18 @@ def delete_for_runs(store: Store, run_ids: Sequence[str]) -> Steps[None]:
         store.hot.forget(thread_id)
 
 
-def check_copy(source_id: str, target_id: str) -> None:
+def copy_thread(store: Store, source: Thread, target: Thread, then: Factory[None] | None = None) -> Steps[None]:
+    """Copy a thread; and in the same transaction do what `then` says."""
+    source_id, target_id = thread_id_of(source), thread_id_of(target)
     if source_id == target_id:
         raise UsageError(f"copy_thread: source and target are both {source_id!r}")
 
+    def program() -> Program[None]:
+        yield from manage.copy_thread(source_id, target_id, store.options.compression)
+        if then is not None:
+            yield from then()
 
-def copy_thread(store: Store, source: Thread, target: Thread) -> Steps[None]:
-    source_id, target_id = thread_id_of(source), thread_id_of(target)
-    check_copy(source_id, target_id)
-    yield Call(lambda: manage.copy_thread(source_id, target_id, store.options.compression), write=True)
+    yield Call(program, write=True)
 
 
 def prune(store: Store, thread_ids: Sequence[Thread], strategy: str) -> Steps[None]:

@@ -15,7 +15,9 @@ app = typer.Typer(
     help="Show which credentials threads have, never a value.", no_args_is_help=True, rich_markup_mode=None
 )
 
-Key = Annotated[str | None, typer.Option("--key", help="Where the file's key is: env:NAME or file:PATH.")]
+Key = Annotated[
+    str | None, typer.Option("--key", envvar="AGENT_CKPT_KEY", help="Where the file's key is: env:NAME or file:PATH.")
+]
 Thread = Annotated[str | None, typer.Argument(metavar="[THREAD]", help="The thread's id; all threads without one.")]
 
 
