@@ -21,8 +21,8 @@ from agent_ckpt.core import credentials as core
 from agent_ckpt.core.credentials import Use, VaultChangedError
 from agent_ckpt.errors import SealError, UnavailableError, UsageError, ValueNotStorableError, WrongKeyError
 from agent_ckpt.model import Finding, VerifyReport
-from agent_ckpt.steps import Call, Steps
-from agent_ckpt.vault import Credential, CredentialInfo, CredentialUse, Hidden, Stored, VaultRow, moment
+from agent_ckpt.steps import Call, Outside, Steps
+from agent_ckpt.vault import Credential, CredentialInfo, CredentialUse, Hidden, Stored, moment
 from agent_ckpt.work import Store, Thread
 
 T = TypeVar("T")
@@ -114,7 +114,7 @@ def copy_thread(store: Store, source: Thread, target: Thread, credentials: bool)
     owner, target_id = owner_of(source, None), thread_id_of(target)
 
     def attempt(use: Use) -> Steps[bool]:
-        there = _use(store, Owner(target_id, owner.by), None, use.store_id)
+        there = yield from _use(_keyring(store), Owner(target_id, owner.by), None, use.store_id)
         yield from work.copy_thread(store, source, target, partial(core.copy, use, there))
         return True
 
@@ -143,13 +143,14 @@ def _using(store: Store, owner: Owner, attempt: Callable[[Use], Steps[T]], *, cr
     Args:
         create: do it also where the thread has no credentials yet; else the result is None then.
     """
-    _keyring(store)
+    keyring = _keyring(store)
     for _ in range(_TRIES):
         row, store_id = yield Call(lambda: core.look(owner.thread_id))
         if row is None and not create:
             return None
+        use = yield from _use(keyring, owner, row.envelope if row is not None else None, store_id)
         try:
-            return (yield from attempt(_use(store, owner, row, store_id)))
+            return (yield from attempt(use))
         except VaultChangedError:
             continue
     raise UnavailableError(
@@ -171,15 +172,26 @@ def _call(factory: Factory[T], write: bool) -> Steps[T]:
     return result
 
 
-def _use(store: Store, owner: Owner, row: VaultRow | None, store_id: bytes) -> Use:
-    keyring, context = _keyring(store), vaults.context(store_id, owner.thread_id)
-    if row is None:
+def _use(keyring: Keyring, owner: Owner, envelope: bytes | None, store_id: bytes) -> Steps[Use]:
+    """With the data key in an envelope, or a new one."""
+    make = partial(use_of, keyring, owner, envelope, store_id)
+    # A key service may take its time, and must not hold up an event loop.
+    return (yield Outside(make)) if keyring.remote else make()
+
+
+def use_of(keyring: Keyring, owner: Owner, envelope: bytes | None, store_id: bytes) -> Use:
+    """Who uses credentials, with the data key unwrapped from its envelope, or a new one; may ask a key service.
+
+    Raises:
+        SealError, WrongKeyError, KeyServiceError
+    """
+    context, fresh = vaults.context(store_id, owner.thread_id), envelope is None
+    if envelope is None:
         key = seal.new_keys(seal.KEY_SIZE)
         envelope = keyring.wrap(key, context)
     else:
-        envelope = row.envelope
         key = keyring.unwrap(envelope, context, f"the credentials of thread {owner.thread_id!r}")
-    return Use(store_id, owner.thread_id, seal.DataCipher(key, context), envelope, row is None, time.time(), owner.by)
+    return Use(store_id, owner.thread_id, seal.DataCipher(key, context), envelope, fresh, time.time(), owner.by)
 
 
 def _keyring(store: Store) -> Keyring:

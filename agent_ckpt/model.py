@@ -82,7 +82,8 @@ class ThreadRow(NamedTuple):
         session: id of the session that wrote it, or None.
         next_blob: the next free blob number.
         collected: rises whenever blobs were dropped, so that numbers known in memory are void.
-        secret: the key of the thread's addresses.
+        secret: the key of the thread's addresses; of a sealed thread, a Secret.
+        heads: of a sealed thread, what its sealed head says (codec/heads.py); else None.
     """
 
     thread: int
@@ -91,10 +92,11 @@ class ThreadRow(NamedTuple):
     next_blob: int
     collected: int
     secret: bytes
+    heads: Any = None
 
 
 class CheckpointRow(NamedTuple):
-    """A checkpoint's row as it was read."""
+    """A checkpoint's row as it was read, and its thread's secret."""
 
     seq: int
     place: Place
@@ -102,15 +104,17 @@ class CheckpointRow(NamedTuple):
     run_id: str | None
     frame: bytes
     history: bytes | None
+    secret: bytes
 
 
 class WritesRow(NamedTuple):
-    """The row of one put_writes call."""
+    """The row of one put_writes call, and its thread's secret."""
 
     seq: int
     place: Place
     run_id: str | None
     frame: bytes
+    secret: bytes
 
 
 @dataclass(slots=True)

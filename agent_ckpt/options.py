@@ -25,6 +25,8 @@ class Options:
         compression: `"zstd"` or `"none"`, for what is written from now on; both are always read.
         file_mode: permission bits of a new file.
         cache_bytes: bound, in bytes, of the encoded values kept in memory for hot threads.
+        seal_existing: with a key, seal a plaintext file in place at its first use; False refuses it.
+        seal_thread_ids: with a key, thread ids stand sealed in a new file too. A file keeps what it was made with.
         queue_size: writes that may wait for the writer before callers wait for a place.
         mask_secrets: mask text under keys such as `openai_api_key` or `authorization` before it
             reaches a checkpoint's metadata; False stores it as it is.
@@ -40,6 +42,8 @@ class Options:
     file_mode: int = 0o600
     cache_bytes: int = 64 * 1024 * 1024
     queue_size: int = 4096
+    seal_existing: bool = False
+    seal_thread_ids: bool = False
     mask_secrets: bool = True
     mask_keys: tuple[str, ...] = ()
     plaintext_secrets: Literal["refuse", "allow"] = "refuse"

@@ -6,7 +6,6 @@ returned, so that a later change by the caller to what it handed over can't leak
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -30,14 +29,13 @@ from agent_ckpt.errors import UsageError
 from agent_ckpt.model import Body, Entry, Place, Ref, ThreadRow
 
 _OWN_KEYS = frozenset(("v", "id", "ts", "channel_values", "channel_versions", "versions_seen", "updated_channels"))
-_SECRET_SIZE = 16
 
 
 class Planning:
-    """Makes the plan of one write for the thread as it is known in memory."""
+    """Makes the plan of one write for the thread as it is known in memory; empty for a new one."""
 
-    def __init__(self, codec: ValueCodec, hot: HotThread | None, compression: str) -> None:
-        self.hot = hot if hot is not None else HotThread(0, 0, os.urandom(_SECRET_SIZE))
+    def __init__(self, codec: ValueCodec, hot: HotThread, compression: str) -> None:
+        self.hot = hot
         # Before the first look: what another write adds meanwhile must not count as known here.
         self._known = self.hot.count
         self._codec = codec
@@ -187,7 +185,7 @@ class Planning:
     def _framed(self, plans: Sequence[Any]) -> dict[bytes, bytes]:
         """Frames of what isn't known to be stored, made outside the transaction."""
         return {
-            entry.digest: frame.seal_blob(entry.body, self._compression)
+            entry.digest: frame.seal_blob(entry.body, self._compression, self.hot.secret, entry.digest)
             for plan in plans
             if isinstance(plan, (Entry, tree.Seq))
             for entry in tree.entries_of(plan)
@@ -260,7 +258,7 @@ class Reading:
             try:
                 return expander.value(ref)
             except (expand.MissingBlobError, expand.DamagedRefError, DecodeError) as exc:
-                raise damaged(place, f"channel {channel!r}", str(exc), channel) from exc
+                raise damaged(place, f"channel {channel!r}", exc, channel) from exc
 
         return value
 

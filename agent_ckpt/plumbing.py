@@ -10,9 +10,9 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from agent_ckpt import steps
 from agent_ckpt.carrier import Carrier
-from agent_ckpt.codec.keyring import Keyring
 from agent_ckpt.codec.values import ValueCodec
 from agent_ckpt.core.hot import HotCache
+from agent_ckpt.gate import Gate
 from agent_ckpt.options import Options
 from agent_ckpt.sqlite import SqliteBackend
 from agent_ckpt.work import Store
@@ -26,7 +26,7 @@ class Plumbing:
     _backend: SqliteBackend
     _hot: HotCache
     _carrier: Carrier
-    _keyring: Keyring | None
+    _gate: Gate
     _made: tuple[SerializerProtocol, Store] | None = None
 
     @property
@@ -34,15 +34,21 @@ class Plumbing:
         # Looked at per call: LangGraph's strict mode copies the saver and gives the copy another serde.
         made = self._made
         if made is None or made[0] is not self.serde:
-            codec = ValueCodec(
-                self.serde, secrets_allowed=self._keyring is not None or self._options.plaintext_secrets == "allow"
-            )
-            store = Store(codec, self._hot, self._carrier, self._options, self._keyring)
+            sealed = self._gate.keyring is not None
+            codec = ValueCodec(self.serde, secrets_allowed=sealed or self._options.plaintext_secrets == "allow")
+            store = Store(codec, self._hot, self._carrier, self._options, self._gate.fresh, self._gate.keyring)
             made = self._made = (self.serde, store)
         return made[1]
 
     def _run(self, work_steps: steps.Steps[steps.T]) -> steps.T:
+        return steps.run(self._backend, self._gate.through(work_steps))
+
+    def _run_as_stored(self, work_steps: steps.Steps[steps.T]) -> steps.T:
+        """Steps whose programs see rows as they stand in the file, whether they are sealed or not."""
         return steps.run(self._backend, work_steps)
 
-    async def _arun(self, work_steps: steps.Steps[steps.T]) -> steps.T:
+    async def _arun_as_stored(self, work_steps: steps.Steps[steps.T]) -> steps.T:
         return await steps.arun(self._backend, work_steps)
+
+    async def _arun(self, work_steps: steps.Steps[steps.T]) -> steps.T:
+        return await steps.arun(self._backend, self._gate.through(work_steps))

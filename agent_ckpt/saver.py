@@ -21,18 +21,22 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from agent_ckpt import options as opts
 from agent_ckpt import work
 from agent_ckpt.carrier import Carrier
-from agent_ckpt.codec.keyring import Keyring
+from agent_ckpt.codec.keyring import Keyring, KeySource
 from agent_ckpt.core.hot import HotCache
 from agent_ckpt.credentials import CredentialOps
 from agent_ckpt.errors import UsageError
+from agent_ckpt.gate import Gate
+from agent_ckpt.key_ops import KeyOps
+from agent_ckpt.key_work import seal_rest
 from agent_ckpt.sqlite import SqliteBackend
 from agent_ckpt.thread_ops import ThreadOps
 from agent_ckpt.work import OnDamage
 
 _URL_VARIABLE = "AGENT_CKPT_URL"
+_KEY_VARIABLE = "AGENT_CKPT_KEY"
 
 
-class AgentSaver(ThreadOps, CredentialOps, BaseCheckpointSaver[Any]):
+class AgentSaver(KeyOps, CredentialOps, ThreadOps, BaseCheckpointSaver[Any]):
     """A LangGraph checkpointer on one SQLite file in WAL mode, for sync and async use.
 
     One object serves every OS thread and every event loop; it may be built at import time or
@@ -45,6 +49,9 @@ class AgentSaver(ThreadOps, CredentialOps, BaseCheckpointSaver[Any]):
 
     Args:
         target: a path (str or PathLike), `":memory:"`, or a `sqlite:///` URL.
+        key: what seals the store: 32 bytes, `"env:NAME"`, `"file:PATH"`, a Keyring or a key service
+            (docs/security.md). With it everything that holds user content is sealed, and a plaintext
+            file is refused; without it a sealed file is refused.
         serde: a serializer of your own, which every value then goes through whole. Without one,
             LangGraph's is used, with exact fast paths for plain data and LangChain messages.
         **options: see `Options`.
@@ -57,8 +64,8 @@ class AgentSaver(ThreadOps, CredentialOps, BaseCheckpointSaver[Any]):
         self,
         target: str | os.PathLike[str],
         *,
+        key: KeySource | None = None,
         serde: SerializerProtocol | None = None,
-        key: Any = None,
         **options: Any,
     ):
         super().__init__(serde=serde)
@@ -67,6 +74,8 @@ class AgentSaver(ThreadOps, CredentialOps, BaseCheckpointSaver[Any]):
         self._backend = SqliteBackend(target, self._options)
         self._hot = HotCache(self._options.cache_bytes)
         self._carrier = Carrier(id(self._backend))
+        keyring = Keyring.of(key) if key is not None else None
+        self._gate = Gate(self._backend.target, keyring, self._options, seal_rest)
 
     @classmethod
     def from_conn_string(cls, conn_string: str | os.PathLike[str], **options: Any) -> AgentSaver:
@@ -76,6 +85,8 @@ class AgentSaver(ThreadOps, CredentialOps, BaseCheckpointSaver[Any]):
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, **options: Any) -> AgentSaver:
         """Open what `AGENT_CKPT_URL` names, with options from `AGENT_CKPT_<OPTION>` variables.
+
+        `AGENT_CKPT_KEY` is `env:NAME` or `file:PATH`, never the key itself.
 
         Args:
             environ: where to look; the process's environment if None.
@@ -88,6 +99,10 @@ class AgentSaver(ThreadOps, CredentialOps, BaseCheckpointSaver[Any]):
         url = source.get(_URL_VARIABLE)
         if not url:
             raise UsageError(f"{_URL_VARIABLE} is not set: give it a path or a sqlite:/// URL")
+        key = source.get(_KEY_VARIABLE)
+        if key is not None and "key" not in options:
+            # From the same environment: the variable that an `env:NAME` names may stand in it alone.
+            options["key"] = Keyring.of(key, source)
         return cls(url, **{**opts.from_environment(source), **options})
 
     def __repr__(self) -> str:

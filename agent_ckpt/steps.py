@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import asyncio
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, TypeVar
 
 from agent_ckpt.backend import Backend, Factory
@@ -17,7 +18,13 @@ class Call(NamedTuple):
     write: bool = False
 
 
-Steps = Generator[Call, Any, T]
+class Outside(NamedTuple):
+    """Work that may wait for something outside the store (a key service), and so never runs on an event loop."""
+
+    work: Callable[[], Any]
+
+
+Steps = Generator[Call | Outside, Any, T]
 
 
 def run(backend: Backend, steps: Steps[T]) -> T:
@@ -31,7 +38,7 @@ def run(backend: Backend, steps: Steps[T]) -> T:
             return done.value  # type: ignore[no-any-return]
         answer, failure = None, None
         try:
-            answer = backend.run(call.factory, write=call.write)
+            answer = call.work() if isinstance(call, Outside) else backend.run(call.factory, write=call.write)
         except BaseException as exc:
             failure = exc
 
@@ -47,6 +54,9 @@ async def arun(backend: Backend, steps: Steps[T]) -> T:
             return done.value  # type: ignore[no-any-return]
         answer, failure = None, None
         try:
-            answer = await backend.arun(call.factory, write=call.write)
+            if isinstance(call, Outside):
+                answer = await asyncio.to_thread(call.work)
+            else:
+                answer = await backend.arun(call.factory, write=call.write)
         except BaseException as exc:
             failure = exc

@@ -29,10 +29,10 @@ from agent_ckpt.core import writes as writing
 from agent_ckpt.core.hot import HotCache, HotThread
 from agent_ckpt.core.put import ReplanError, Written
 from agent_ckpt.core.session import Session
-from agent_ckpt.errors import CorruptionError, ThreadConflictError, UnavailableError, UsageError
+from agent_ckpt.errors import CorruptionError, SealError, ThreadConflictError, UnavailableError, UsageError
 from agent_ckpt.filters import matches
 from agent_ckpt.metadata import metadata_of
-from agent_ckpt.model import Body, ThreadInfo, VerifyReport
+from agent_ckpt.model import Body, Finding, ThreadInfo, VerifyReport
 from agent_ckpt.options import Options
 from agent_ckpt.planning import Planning, Reading
 from agent_ckpt.steps import Call, Steps
@@ -55,6 +55,7 @@ class Store:
     hot: HotCache
     carrier: Carrier
     options: Options
+    fresh: Callable[..., Steps[bytes]]
     keyring: Keyring | None = None
 
 
@@ -147,7 +148,7 @@ def _write(store: Store, thread_id: str, session: Session | None, plan: Callable
         row = yield Call(lambda: manage.find_thread(thread_id))
         hot = store.hot.of(thread_id, row) if row is not None else None
     for _ in range(_PLANS_AT_MOST):
-        planning = Planning(store.codec, hot, store.options.compression)
+        planning = Planning(store.codec, hot or (yield from _new_thread(store, thread_id)), store.options.compression)
         factory = plan(planning)
         try:
             written: Written = yield Call(factory, write=True)
@@ -164,10 +165,18 @@ def _write(store: Store, thread_id: str, session: Session | None, plan: Callable
         if session is not None and written.stored:
             session.wrote = True
         return
-    raise UnavailableError(
+    raise _replanned(thread_id)
+
+
+def _replanned(thread_id: str) -> UnavailableError:
+    return UnavailableError(
         f"thread {thread_id!r} was pruned or made anew {_PLANS_AT_MOST} times while one write was tried; "
         f"nothing was stored, try again",
     )
+
+
+def _new_thread(store: Store, thread_id: str) -> Steps[HotThread]:
+    return HotThread(0, 0, (yield from store.fresh(thread_id)))
 
 
 def _remember(store: Store, thread_id: str, planning: Planning, written: Written) -> None:
@@ -331,13 +340,25 @@ def copy_thread(store: Store, source: Thread, target: Thread, then: Factory[None
     source_id, target_id = thread_id_of(source), thread_id_of(target)
     if source_id == target_id:
         raise UsageError(f"copy_thread: source and target are both {source_id!r}")
+    for _ in range(_PLANS_AT_MOST):
+        source = yield Call(lambda: manage.find_thread(source_id))
+        if source is None:
+            raise manage.not_stored(source_id)
+        secret = yield from store.fresh(target_id, bytes(source.secret))
+        try:
+            yield Call(partial(_copied, source_id, target_id, secret, store.options.compression, then), write=True)
+        except ReplanError:
+            continue
+        return
+    raise _replanned(source_id)
 
-    def program() -> Program[None]:
-        yield from manage.copy_thread(source_id, target_id, store.options.compression)
-        if then is not None:
-            yield from then()
 
-    yield Call(program, write=True)
+def _copied(
+    source_id: str, target_id: str, secret: bytes, compression: str, then: Factory[None] | None
+) -> Program[None]:
+    yield from manage.copy_thread(source_id, target_id, secret, compression)
+    if then is not None:
+        yield from then()
 
 
 def prune(store: Store, thread_ids: Sequence[Thread], strategy: str) -> Steps[None]:
@@ -358,7 +379,10 @@ def verify(store: Store) -> Steps[VerifyReport]:
     thread_ids, findings = yield Call(verifying.verify_file)
     checked = [VerifyReport(0, 0, 0, 0, tuple(findings))]
     for thread_id in thread_ids:
-        checked.append((yield Call(partial(verifying.verify_thread, thread_id, store.codec))))
+        try:
+            checked.append((yield Call(partial(verifying.verify_thread, thread_id, store.codec))))
+        except SealError as exc:
+            checked.append(VerifyReport(1, 0, 0, 0, (Finding("damaged", thread_id, None, None, exc.message),)))
     return VerifyReport(
         sum(part.threads for part in checked),
         sum(part.checkpoints for part in checked),

@@ -470,7 +470,7 @@ def test_a_thread_that_gets_its_first_credential_twice(
     sealed: AgentSaver, open_sealed: Callable[..., AgentSaver], form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both workers made a data key; the second looks again and uses the first one's: neither value is lost."""
-    other, real, met = open_sealed(), credential_work._use, list[int]()
+    other, real, met = open_sealed(), credential_work.use_of, list[int]()
 
     def meet(*args: Any) -> Any:
         use = real(*args)
@@ -479,7 +479,7 @@ def test_a_thread_that_gets_its_first_credential_twice(
             other.credentials("t").set("first", "1")
         return use
 
-    monkeypatch.setattr(credential_work, "_use", meet)
+    monkeypatch.setattr(credential_work, "use_of", meet)
     of(sealed, form).set("second", "2")
     assert of(sealed, form).names() == ["first", "second"]
     assert of(sealed, form).get("first").reveal() == "1"
@@ -489,7 +489,7 @@ def test_deleted_meanwhile_a_set_makes_a_new_key(
     sealed: AgentSaver, open_sealed: Callable[..., AgentSaver], form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A data key that was destroyed is never used again, not even by a call that had read it before."""
-    here, other, real, met = of(sealed, form), open_sealed(), credential_work._use, list[Any]()
+    here, other, real, met = of(sealed, form), open_sealed(), credential_work.use_of, list[Any]()
     here.set("a", "1")
 
     def meet(*args: Any) -> Any:
@@ -499,7 +499,7 @@ def test_deleted_meanwhile_a_set_makes_a_new_key(
             other.delete_thread("t")
         return use
 
-    monkeypatch.setattr(credential_work, "_use", meet)
+    monkeypatch.setattr(credential_work, "use_of", meet)
     here.set("b", "2")
     assert len(met) == 2
     assert met[0].envelope != met[1].envelope

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agent_ckpt.codec import seal
+from agent_ckpt.codec.frame import UnsealError
 from agent_ckpt.errors import KeyMaterialError, KeyServiceError, SealError, UsageError, WrongKeyError
 
 log = logging.getLogger("agent_ckpt")
@@ -23,7 +24,8 @@ log = logging.getLogger("agent_ckpt")
 KeyService = Callable[[str, str, bytes], Any]
 """A key service (KMS): called as `service("wrap", "", keys)` it gives `(key id, wrapped)`; called as
 `service("unwrap", key id, wrapped)` it gives the keys back. It is called from any OS thread."""
-KeySource = "bytes | str | Keyring | KeyService"
+KeySource = Any
+"""What a saver takes as its key: see `Keyring.of`."""
 
 MAKE_ONE = 'make one with `agent-ckpt keys new FILE` and give it as key="file:FILE"'
 _LEAST_DISTINCT = 12
@@ -145,7 +147,7 @@ class Keyring:
             return keys
         try:
             key_id, wrapped, check = seal.read_envelope(envelope)
-        except seal.UnsealError:
+        except UnsealError:
             raise _altered(what, "the wrapped key is no envelope") from None
         if self._service is not None:
             keys = self._unwrap_remote(envelope, key_id, wrapped, check, context)
@@ -169,7 +171,7 @@ class Keyring:
             )
         try:
             keys = seal.unwrap(master, wrapped, context)
-        except seal.UnsealError:
+        except UnsealError:
             raise _altered(what, f"its wrapped key does not open under key {key_id!r}") from None
         if not seal.fits(keys, check, context):
             raise _altered(what, "its wrapped key is another one's")
@@ -189,6 +191,27 @@ class Keyring:
         with self._lock:
             self._asking.pop(envelope, None)
         return keys
+
+    def add_new(self) -> None:
+        """Make a new key the active one, where the keyring is a file of ours to write.
+
+        Raises:
+            UsageError: where it isn't: put a new key first there, and call this again.
+        """
+        source = self._source or ""
+        if not source.startswith("file:"):
+            raise UsageError(
+                "everything is under the active key already. Put a new key first in the keyring (`agent-ckpt keys new` "
+                'makes one), keep the old ones after it, and rotate again; a keyring given as "file:PATH" gets one by '
+                "itself"
+            )
+        path = source.partition(":")[2]
+        text = new_key_text()
+        kept = "".join(f"{key.hex()}\n" for key in self._keys.values())
+        write_new(f"{path}.new", f"{text}\n{kept}")
+        os.replace(f"{path}.new", path)
+        files_synced(path)
+        self._read_again()
 
     def _read_again(self) -> None:
         """A keyring in a file or variable may have got a new key since it was read."""
@@ -324,12 +347,39 @@ def _decoded(text: str, what: str) -> bytes:
         return base64.b64decode(text.replace("-", "+").replace("_", "/"), validate=True)
     except (ValueError, binascii.Error):
         raise KeyMaterialError(
-            f"{what} is a text of {len(text)} characters that is neither 64 hex digits nor base64 of 32 bytes; {MAKE_ONE}"
+            f"{what} is a text of {len(text)} characters that is neither 64 hex digits nor base64 of 32 bytes; "
+            f"{MAKE_ONE}"
         ) from None
 
 
 def _is_printable(raw: bytes) -> bool:
     return all(32 <= byte < 127 or byte in b"\t\r\n" for byte in raw)
+
+
+def write_new(path: str, text: str) -> None:
+    """Write a file that isn't there yet, for its owner only; durable when this returns.
+
+    Raises:
+        KeyMaterialError: when it exists, or can't be written.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as exc:
+        raise KeyMaterialError(f"the key file {path} can't be made ({exc.strerror}); nothing was changed") from exc
+    files_synced(path)
+
+
+def files_synced(path: str) -> None:
+    """Make the name of a file durable."""
+    folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def new_key_text() -> str:

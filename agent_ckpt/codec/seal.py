@@ -4,10 +4,10 @@ Three kinds of key, from the top:
 
     master key   outside the file, in a Keyring or at a key service; wraps the two below
     data key     one per thread: seals every frame of it; stands in the thread's row, wrapped
-    names key    one per store: namespaces, text run ids and (where asked) thread ids, which must be found by
-                 equality: AES-SIV (RFC 5297), so equal names have equal ciphertext and nothing else shows
+    store key    one per store: from it comes the key of namespaces, text run ids and (where asked) thread ids, which
+                 must be found by equality: AES-SIV (RFC 5297), so equal names have equal ciphertext, no more
 
-Nonces are 96 random bits. One data key seals at most `FRAMES_AT_MOST` frames, counted in the thread's sealed head:
+Nonces are 96 random bits. One data key seals at most 2^32 frames, counted in the thread's sealed head:
 below that, two equal nonces are less likely than 2^-32. (A key per message would need no count; measured, it makes
 sealing a small frame 2.5 times as slow.)
 """
@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.ciphers import algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
 
 from agent_ckpt.codec.digest import Coordinates
+from agent_ckpt.codec.frame import UnsealError
 from agent_ckpt.codec.pack import UnpackError, pack, unpack
 from agent_ckpt.model import Secret
 
@@ -31,14 +32,8 @@ KEY_SIZE = 32
 NONCE_SIZE = 12
 TAG_SIZE = 16
 OVERHEAD = NONCE_SIZE + TAG_SIZE
-FRAMES_AT_MOST = 1 << 32
 ADDRESS_KEY_SIZE = 16
-NAMES_KEY_SIZE = 64
 _CHECK_SIZE = 16
-
-
-class UnsealError(Exception):
-    """Sealed bytes that don't open: altered, or made for another place or under another key."""
 
 
 class DataCipher:
@@ -74,7 +69,7 @@ class DataCipher:
         try:
             return self._aead.decrypt(sealed[:NONCE_SIZE], sealed[NONCE_SIZE:], self._bound(header, coordinates))
         except InvalidTag:
-            raise UnsealError from None
+            raise UnsealError() from None
 
     def hide(self, addresses: bytes) -> bytes:
         """What stands in the file for joined 16-byte addresses, so that it tells nothing of the content."""
@@ -101,8 +96,8 @@ class NameCipher:
 
     _KEPT = 4096
 
-    def __init__(self, names_key: bytes, store_id: bytes) -> None:
-        self._siv = AESSIV(names_key)
+    def __init__(self, store_key: bytes, store_id: bytes) -> None:
+        self._siv = AESSIV(hmac.digest(store_key, b"agent_ckpt names\x01", "sha512"))
         self._context = pack([store_id, "name"])
         self._sealed: dict[tuple[str, str], bytes] = {}
         self._opened: dict[tuple[str, bytes], str] = {}
@@ -128,7 +123,7 @@ class NameCipher:
             try:
                 raw = self._siv.decrypt(sealed, [self._context, role.encode()])
             except (InvalidTag, ValueError):
-                raise UnsealError from None
+                raise UnsealError() from None
             name = raw[1:].decode("utf-8", "surrogatepass")
             self._keep(role, name, sealed)
         return name
@@ -144,7 +139,7 @@ class NameCipher:
 
 
 def store_context(store_id: bytes, flags: int) -> bytes:
-    """What the names key of a store is bound to."""
+    """What the key of a store is bound to."""
     return pack([store_id, "store", flags])
 
 
@@ -183,7 +178,7 @@ def read_envelope(envelope: bytes) -> tuple[str, bytes, bytes]:
     try:
         parts = unpack(envelope)
     except UnpackError:
-        raise UnsealError from None
+        raise UnsealError() from None
     if not isinstance(parts, list) or list(map(type, parts)) != [str, bytes, bytes]:
         raise UnsealError
     return parts[0], parts[1], parts[2]
@@ -215,7 +210,7 @@ def unwrap(master: bytes, wrapped: bytes, context: bytes) -> bytes:
     try:
         return AESGCM(master).decrypt(wrapped[:NONCE_SIZE], wrapped[NONCE_SIZE:], context)
     except InvalidTag:
-        raise UnsealError from None
+        raise UnsealError() from None
 
 
 def key_id(master: bytes) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 
 from agent_ckpt.codec import frame
 from agent_ckpt.codec.pack import UnpackError, pack, unpack
-from agent_ckpt.codec.seal import UnsealError
 from agent_ckpt.model import Sealer
 from agent_ckpt.vault import CredentialUse, Hidden, Stored, moment
 
@@ -81,7 +80,7 @@ def _open(cipher: Sealer, codec: int, framed: bytes, coordinates: frame.Coordina
         raise VaultError("it is not sealed, or is another kind of row")
     try:
         return unpack(cipher.open(header, sealed, coordinates))
-    except (UnsealError, UnpackError):
+    except (frame.UnsealError, UnpackError):
         raise VaultError("it was altered, moved, or put back from an older copy") from None
 
 

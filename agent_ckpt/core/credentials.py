@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from agent_ckpt.backend import Program, Statement
 from agent_ckpt.codec import vaults
@@ -15,6 +15,7 @@ from agent_ckpt.vault import Action, CredentialUse, Hidden, Stored, VaultRow
 
 T = TypeVar("T")
 
+_PAGE = 1000
 USES_KEPT = 1000
 """Records of use that are kept of each thread."""
 
@@ -190,8 +191,12 @@ def uses(use: Use, limit: int) -> Program[list[CredentialUse]]:
     """The newest records of use, newest first."""
     row = yield from _vault_for(use)
     found = yield Statement("uses_of_vault", (row.vault, limit))
+    return [_opened_use(use, row.vault, number, framed) for number, framed in found]
+
+
+def _opened_use(use: Use, vault: int, number: int, framed: bytes) -> CredentialUse:
     try:
-        return [vaults.open_use(use.cipher, row.vault, number, framed) for number, framed in found]
+        return vaults.open_use(use.cipher, vault, number, framed)
     except vaults.VaultError as exc:
         raise broken(use.thread_id, f"a record of use: {exc}") from None
 
@@ -261,3 +266,39 @@ def damage(use: Use) -> Program[list[str]]:
         except vaults.VaultError as exc:
             found.append(f"record {number} of a use: {exc}")
     return found
+
+
+VaultKey = tuple[int, Any, bytes]
+"""A vault's number, and its thread's id and its keys as they are stored."""
+
+
+def keys_page(after: int) -> Program[list[VaultKey]]:
+    """A page of wrapped keys, above a vault's number."""
+    return [(vault, stored, keys) for vault, stored, keys in (yield Statement("vaults_page", (after, _PAGE)))]
+
+
+def set_keys(changes: list[tuple[int, bytes, bytes]]) -> Program[None]:
+    """Change wrapped keys: vault, before, after. One that was changed meanwhile is left."""
+    yield Statement("set_vault_key", changes, many=True)
+
+
+def reseal(vault: int, before: Use, after: Use) -> Program[bool]:
+    """Seal a thread's credentials and all records of their use anew; False when they were changed meanwhile.
+
+    Raises:
+        SealError: when something isn't what was stored; nothing is changed then.
+    """
+    found = yield Statement("vault_as_stored", (vault,))
+    row = VaultRow(*found[0]) if found else None
+    if row is None or row.envelope != before.envelope:
+        return False
+    held = open_vault(before.thread_id, before.cipher, row)
+    changes = []
+    for number, framed in (yield Statement("uses_of_vault", (vault, -1))):
+        use = _opened_use(before, vault, number, framed)
+        parts = (use.action, use.name, use.revision, use.by)
+        changes.append((number, vaults.seal_use(after.cipher, vault, number, use.at.timestamp(), parts)))
+    yield Statement("set_use_as_stored", changes, many=True)
+    yield Statement("set_vault_key", (vault, before.envelope, after.envelope))
+    yield Statement("update_vault", (vault, row.revision, vaults.seal_vault(after.cipher, vault, row.revision, held)))
+    return True

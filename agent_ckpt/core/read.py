@@ -11,7 +11,7 @@ from agent_ckpt.codec import frame, ids, rows
 from agent_ckpt.codec.tree import State
 from agent_ckpt.core.hot import HotThread
 from agent_ckpt.core.load import Blobs, load
-from agent_ckpt.core.rows import checkpoint_row, damaged, thread_row, writes_row
+from agent_ckpt.core.rows import check_newest, check_writes, checkpoint_row, damaged, thread_row, writes_row
 from agent_ckpt.core.writes import in_order, merge
 from agent_ckpt.errors import CorruptionError
 from agent_ckpt.model import Body, CheckpointRow, Place, Ref, ThreadRow, WritesRow
@@ -60,12 +60,15 @@ def get_tuple(place: Place, hot_of: HotOf) -> Program[Restored]:
     if not found:
         return Restored(None, None)
     columns = found[0]
-    thread = thread_row(columns)
+    thread = thread_row(columns, place.thread_id)
+    if place.checkpoint_id is None:
+        check_newest(thread, place, columns[7])
     if columns[7] is None:
         return Restored(thread, None)
-    row = checkpoint_row(place.thread_id, place.ns, columns[7:13])
+    row = checkpoint_row(place.thread_id, place.ns, columns[7:13], thread.secret)
     written = yield Statement("writes_of_checkpoint", (columns[6], columns[8]))
-    one = take(thread, row, [writes_row(row.place, w) for w in written])
+    one = take(thread, row, [writes_row(row.place, w, thread.secret) for w in written])
+    check_writes(thread, row.place, columns[8], (w[0] for w in written))
     hot = hot_of(place.thread_id, thread)
     if one.body is not None:
         known = ((name, hot.state_of(place.ns, name, ref)) for name, _, ref in one.body.channels)
@@ -80,12 +83,12 @@ def take(thread: ThreadRow, row: CheckpointRow, written: list[WritesRow]) -> Fou
     try:
         one.body = rows.open_body(row)
     except frame.FrameError as exc:
-        one.fault = damaged(row.place, "the row", str(exc))
+        one.fault = damaged(row.place, "the row", exc)
         return one
     try:
         one.writes = in_order(merge(written))
     except frame.FrameError as exc:
-        one.fault = damaged(row.place, "a row of pending writes", str(exc))
+        one.fault = damaged(row.place, "a row of pending writes", exc)
     return one
 
 
@@ -137,8 +140,8 @@ def list_page(query: Query, below: int, size: int, hot_of: HotOf) -> Program[Pag
     found = yield _page_statement(query, below, size)
     kept: list[Found] = []
     for thread_id, *columns in found:
-        thread = thread_row(columns)
-        one = take(thread, checkpoint_row(thread_id, columns[6], columns[7:13]), [])
+        thread = thread_row(columns, thread_id)
+        one = take(thread, checkpoint_row(thread_id, columns[6], columns[7:13], thread.secret), [])
         if (yield from bound.admits(one)) and (one.body is None or query.wants is None or query.wants(one.body)):
             kept.append(one)
     yield from _add_writes(kept)
@@ -221,6 +224,6 @@ def _add_writes(kept: list[Found]) -> Program[None]:
     for seq, columns_of in by_seq.items():
         one = wanted[seq]
         try:
-            one.writes = in_order(merge(writes_row(one.row.place, columns) for columns in columns_of))
+            one.writes = in_order(merge(writes_row(one.row.place, columns, one.row.secret) for columns in columns_of))
         except frame.FrameError as exc:
-            one.fault = damaged(one.row.place, "a row of pending writes", str(exc))
+            one.fault = damaged(one.row.place, "a row of pending writes", exc)

@@ -6,11 +6,12 @@
 CREATE TABLE store (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     store_id BLOB NOT NULL,
-    sequence INTEGER NOT NULL
+    sequence INTEGER NOT NULL,
+    seal BLOB
 ) STRICT;
 CREATE TABLE threads (
     thread INTEGER PRIMARY KEY,
-    thread_id TEXT NOT NULL UNIQUE,
+    thread_id ANY NOT NULL UNIQUE,
     revision INTEGER NOT NULL,
     session BLOB,
     next_blob INTEGER NOT NULL,
@@ -20,7 +21,7 @@ CREATE TABLE threads (
 CREATE TABLE spaces (
     space INTEGER PRIMARY KEY,
     thread INTEGER NOT NULL,
-    ns TEXT NOT NULL,
+    ns ANY NOT NULL,
     UNIQUE (thread, ns)
 ) STRICT;
 CREATE TABLE checkpoints (
@@ -53,7 +54,7 @@ CREATE TABLE blobs (
 CREATE INDEX blobs_digest ON blobs (digest);
 CREATE TABLE vaults (
     vault INTEGER PRIMARY KEY,
-    thread_id TEXT NOT NULL UNIQUE,
+    thread_id ANY NOT NULL UNIQUE,
     revision INTEGER NOT NULL,
     keys BLOB NOT NULL,
     frame BLOB NOT NULL
@@ -67,7 +68,13 @@ CREATE INDEX credential_uses_vault ON credential_uses (vault);
 INSERT INTO store (one, store_id, sequence) VALUES (1, randomblob(16), 0);
 
 -- name: store_row
-SELECT store_id, sequence FROM store;
+SELECT store_id, sequence, seal FROM store;
+
+-- name: store_state
+SELECT store_id, sequence, seal, EXISTS (SELECT 1 FROM threads) FROM store;
+
+-- name: set_seal
+UPDATE store SET seal = ?1 WHERE one = 1;
 
 -- name: thread_row
 SELECT thread, revision, session, next_blob, collected, secret FROM threads WHERE thread_id = ?1;
@@ -98,8 +105,9 @@ LEFT JOIN checkpoints e ON e.space = s.space AND e.id = ?3
 WHERE t.thread_id = ?1;
 
 -- name: insert_thread
+-- Nothing, where the store is sealed and the thread isn't, or the other way about.
 INSERT INTO threads (thread, thread_id, revision, session, next_blob, collected, secret)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7);
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7 FROM store WHERE (seal IS NULL) = (length(?7) = 16) RETURNING thread;
 
 -- name: update_thread
 UPDATE threads SET revision = ?2, session = ?3, next_blob = ?4 WHERE thread = ?1;
@@ -228,7 +236,7 @@ VACUUM;
 SELECT type, name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\_%' ESCAPE '\';
 
 -- name: all_threads
-SELECT t.thread_id, t.revision,
+SELECT t.thread_id, t.secret, t.revision,
        (SELECT count(*) FROM spaces s JOIN checkpoints c ON c.space = s.space WHERE s.thread = t.thread),
        (SELECT count(*) FROM spaces s WHERE s.thread = t.thread),
        n.ns, c.seq, c.id, c.parent, c.run, c.frame, c.history
@@ -354,9 +362,30 @@ SELECT blob - ?1, digest, frame FROM blobs WHERE blob BETWEEN ?1 + ?2 AND ?3 ORD
 -- name: count_blobs
 SELECT count(*) FROM blobs WHERE blob BETWEEN ?1 AND ?2;
 
+-- Credentials
+
 -- name: vault_of_thread
 SELECT v.vault, v.revision, v.keys, v.frame, (SELECT max(u.use) FROM credential_uses u WHERE u.vault = v.vault)
 FROM vaults v WHERE v.thread_id = ?1;
+
+-- name: vaults_page
+SELECT vault, thread_id, keys FROM vaults WHERE vault > ?1 ORDER BY vault LIMIT ?2;
+
+-- name: vault_as_stored
+SELECT v.vault, v.revision, v.keys, v.frame, (SELECT max(u.use) FROM credential_uses u WHERE u.vault = v.vault)
+FROM vaults v WHERE v.vault = ?1;
+
+-- name: set_vault_key
+UPDATE vaults SET keys = ?3 WHERE vault = ?1 AND keys = ?2;
+
+-- name: set_use_as_stored
+UPDATE credential_uses SET frame = ?2 WHERE use = ?1;
+
+-- name: names_of_vaults
+SELECT vault, thread_id FROM vaults;
+
+-- name: rename_vault
+UPDATE vaults SET thread_id = ?2 WHERE vault = ?1;
 
 -- name: vault_owners
 SELECT thread_id FROM vaults ORDER BY thread_id;
@@ -384,3 +413,48 @@ DELETE FROM credential_uses WHERE vault = ?1;
 
 -- name: delete_vault
 DELETE FROM vaults WHERE vault = ?1;
+
+-- Keys: rows as they stand in the file, whatever they are sealed with.
+
+-- name: thread_keys_page
+SELECT thread, thread_id, secret FROM threads WHERE thread > ?1 ORDER BY thread LIMIT ?2;
+
+-- name: set_thread_key
+UPDATE threads SET secret = ?3 WHERE thread = ?1 AND secret = ?2;
+
+-- name: thread_as_stored
+SELECT thread, revision, session, next_blob, collected, secret, thread_id FROM threads WHERE thread = ?1;
+
+-- name: set_thread_as_stored
+UPDATE threads SET thread_id = ?2, session = ?3, collected = ?4, secret = ?5 WHERE thread = ?1;
+
+-- name: set_blob_as_stored
+UPDATE blobs SET digest = ?2, frame = ?3 WHERE blob = ?1;
+
+-- name: set_space_as_stored
+UPDATE spaces SET ns = ?2 WHERE space = ?1;
+
+-- name: set_checkpoint_as_stored
+UPDATE checkpoints SET run = ?2, frame = ?3, history = ?4 WHERE seq = ?1;
+
+-- name: set_writes_as_stored
+UPDATE writes SET task = ?2, run = ?3, frame = ?4 WHERE seq = ?1;
+
+-- name: names_of_spaces
+SELECT space, ns FROM spaces WHERE ns <> '';
+
+-- name: names_of_threads
+SELECT thread, thread_id FROM threads;
+
+-- name: names_of_runs
+SELECT DISTINCT run FROM checkpoints WHERE run IS NOT NULL AND length(run) > 16
+UNION SELECT DISTINCT run FROM writes WHERE run IS NOT NULL AND length(run) > 16;
+
+-- name: rename_thread
+UPDATE threads SET thread_id = ?2 WHERE thread = ?1;
+
+-- name: rename_run_of_checkpoints
+UPDATE checkpoints SET run = ?2 WHERE run = ?1;
+
+-- name: rename_run_of_writes
+UPDATE writes SET run = ?2 WHERE run = ?1;
