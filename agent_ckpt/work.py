@@ -17,7 +17,7 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
-from agent_ckpt.backend import Factory, Program
+from agent_ckpt.backend import Factory
 from agent_ckpt.carrier import Carrier, checkpoint_id_of, config_for, namespace_of, place_of, thread_id_of
 from agent_ckpt.codec.keyring import Keyring
 from agent_ckpt.codec.values import ValueCodec
@@ -346,19 +346,12 @@ def copy_thread(store: Store, source: Thread, target: Thread, then: Factory[None
             raise manage.not_stored(source_id)
         secret = yield from store.fresh(target_id, bytes(source.secret))
         try:
-            yield Call(partial(_copied, source_id, target_id, secret, store.options.compression, then), write=True)
+            copying = partial(manage.copy_thread, source_id, target_id, secret, store.options.compression)
+            yield Call(partial(credentials.one_after_the_other, copying, then), write=True)
         except ReplanError:
             continue
         return
     raise _replanned(source_id)
-
-
-def _copied(
-    source_id: str, target_id: str, secret: bytes, compression: str, then: Factory[None] | None
-) -> Program[None]:
-    yield from manage.copy_thread(source_id, target_id, secret, compression)
-    if then is not None:
-        yield from then()
 
 
 def prune(store: Store, thread_ids: Sequence[Thread], strategy: str) -> Steps[None]:

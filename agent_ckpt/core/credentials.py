@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from agent_ckpt.backend import Program, Statement
+from agent_ckpt.backend import Factory, Program, Statement
 from agent_ckpt.codec import vaults
 from agent_ckpt.core import manage
 from agent_ckpt.core.rows import next_sequence
@@ -230,6 +230,13 @@ def copy(source: Use, target: Use) -> Program[None]:
         return None, [("copy", name, number) for name in held]
 
     yield from change(target, act, create=True)
+
+
+def one_after_the_other(first: Factory[None], then: Factory[None] | None) -> Program[None]:
+    """Two programs in one transaction."""
+    yield from first()
+    if then is not None:
+        yield from then()
 
 
 def delete_thread(thread_id: str) -> Program[None]:
