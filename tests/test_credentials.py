@@ -243,6 +243,36 @@ def test_refreshing_workers_never_overwrite_each_other(sealed: AgentSaver, path:
     assert {name: sets.count(name) for name in sets} == {f"w{n}": 20 for n in range(4)}
 
 
+KILLED = """
+import sys
+from agent_ckpt import AgentSaver
+from tests.sealed import KEY
+saver = AgentSaver(sys.argv[1], key=KEY)
+for count in range(1, 100_000):
+    saver.credentials("t").set("oauth", {"count": count})
+    saver.credentials("t").get("oauth")
+    print(count, flush=True)
+"""
+
+
+def test_what_was_acknowledged_survives_a_kill(sealed: AgentSaver, path: Path) -> None:
+    """kill -9 of a worker in the middle of its uses: what it was told is stored is there, and all is sound."""
+    for lines in (1, 7, 20):
+        worker = subprocess.Popen(
+            [sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE, text=True, cwd=ROOT
+        )
+        assert worker.stdout is not None
+        told = [int(worker.stdout.readline()) for _ in range(lines)]
+        worker.kill()
+        told += [int(line) for line in worker.stdout.read().split("\n")[:-1]]
+        worker.wait(60)
+        worker.stdout.close()
+        found = sealed.credentials("t").get("oauth")
+        assert found is not None
+        assert told[-1] <= found.reveal()["count"] <= told[-1] + 1
+        assert sealed.verify().findings == ()
+
+
 def test_of_two_racing_refreshes_one_wins(sealed: AgentSaver, open_sealed: Callable[..., AgentSaver]) -> None:
     """Fifty times, two savers set the same revision at once: exactly one is accepted, and its value stays."""
     other, wins = open_sealed(), []
@@ -332,6 +362,9 @@ def test_a_node_uses_them_by_its_config(sealed: AgentSaver, form: str) -> None:
     assert made.by.startswith("operator ann, process ")
     (info,) = Api(sealed, form).list_credentials()
     assert (info.last_used, info.last_used_by) == (used.at, used.by)
+    of(sealed, form).set("github", CANARY)
+    (info,) = Api(sealed, form).list_credentials()
+    assert info.last_used == used.at, "a refresh is no use, and hides none"
     assert CANARY not in repr([used, made, info])
 
 
