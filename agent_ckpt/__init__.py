@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agent_ckpt.codec.keyring import Keyring
     from agent_ckpt.errors import (
         BusyError,
         CkptError,
@@ -21,13 +22,20 @@ if TYPE_CHECKING:
         CredentialConflictError,
         DiskFullError,
         FormatError,
+        KeyMaterialError,
+        KeyServiceError,
+        NotSealedError,
         PoisonedError,
         ReadOnlyError,
+        SealError,
+        SecretError,
         ThreadConflictError,
         UnavailableError,
         UsageError,
         ValueNotStorableError,
+        WrongKeyError,
     )
+    from agent_ckpt.key_work import KeyStatus, Rotation
     from agent_ckpt.model import Finding, ThreadInfo, VerifyReport
     from agent_ckpt.options import Options
     from agent_ckpt.saver import AgentSaver
@@ -38,6 +46,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "AgentSaver": "saver",
     "Options": "options",
+    "Keyring": "codec.keyring",
+    "KeyStatus": "key_work",
+    "Rotation": "key_work",
     "Finding": "model",
     "ThreadInfo": "model",
     "VerifyReport": "model",
@@ -57,6 +68,12 @@ _HOMES = {
     "UnavailableError": "errors",
     "UsageError": "errors",
     "ValueNotStorableError": "errors",
+    "KeyMaterialError": "errors",
+    "KeyServiceError": "errors",
+    "NotSealedError": "errors",
+    "SealError": "errors",
+    "SecretError": "errors",
+    "WrongKeyError": "errors",
 }
 
 __all__ = [
@@ -72,15 +89,24 @@ __all__ = [
     "DiskFullError",
     "Finding",
     "FormatError",
+    "KeyMaterialError",
+    "KeyServiceError",
+    "KeyStatus",
+    "Keyring",
+    "NotSealedError",
     "Options",
     "PoisonedError",
     "ReadOnlyError",
+    "Rotation",
+    "SealError",
+    "SecretError",
     "ThreadConflictError",
     "ThreadInfo",
     "UnavailableError",
     "UsageError",
     "ValueNotStorableError",
     "VerifyReport",
+    "WrongKeyError",
     "__version__",
 ]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from agent_ckpt import AgentSaver
 from agent_ckpt.cli.app import app
 from tests.sealed import KEY, sealed_savers
 from tests.test_cli import HOSTILE
@@ -71,3 +72,24 @@ def test_without_the_key_nothing_is_listed(db: Path) -> None:
         assert "Traceback" not in done.stderr
         assert KEY.hex() not in done.stderr
         assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_compromised_key_names_what_to_revoke(db: Path, tmp_path: Path) -> None:
+    """`keys rotate --compromised` prints thread, name and last use of each credential; `keys status` counts them."""
+    keyring = tmp_path / "keyring"
+    keyring.write_text(KEY.hex())
+    keyring.chmod(0o600)
+    where = ("--key", f"file:{keyring}")
+    done = CliRunner().invoke(app, ["keys", "rotate", str(db), "--compromised", *where], env={"COLUMNS": "300"})
+    assert done.exit_code == 0, done.output
+    assert "revoke the credentials" in done.output
+    assert "customer-42" in next(line for line in done.output.splitlines() if "github" in line and "ann" in line)
+    assert CANARY not in done.output
+    done = CliRunner().invoke(app, ["keys", "status", str(db), "--json", *where])
+    found = json.loads(done.output)
+    assert found["credentials"] == {found["active"]: 2}
+    assert found["remaining"] == 0
+    with AgentSaver(db, key=f"file:{keyring}") as saver:
+        assert saver.verify().findings == ()
+    # The fixture verifies with the key of before.
+    db.unlink()

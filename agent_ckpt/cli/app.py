@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from agent_ckpt.cli import credentials, render, show, threads
+from agent_ckpt.cli import credentials, keys, render, show, threads
 from agent_ckpt.errors import CkptError
 
 app = typer.Typer(
@@ -19,7 +19,8 @@ app = typer.Typer(
 )
 app.command("threads", short_help="List the threads of a file.")(threads.threads)
 app.command("show", short_help="Show one thread: its head, history and what is next.")(show.show)
-app.add_typer(credentials.app, name="credentials", short_help="Show which credentials threads have, never a value.")
+app.add_typer(keys.app)
+app.add_typer(credentials.app)
 
 
 def main() -> None:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from agent_ckpt.cli import render
-from agent_ckpt.cli.threads import AsJson, Database
+from agent_ckpt.cli.threads import AsJson, Database, Key
+
+if TYPE_CHECKING:
+    from agent_ckpt.vault import CredentialInfo
 
 app = typer.Typer(
-    help="Show which credentials threads have, never a value.", no_args_is_help=True, rich_markup_mode=None
+    name="credentials",
+    help="Show which credentials threads have, never a value.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
-Key = Annotated[
-    str | None, typer.Option("--key", envvar="AGENT_CKPT_KEY", help="Where the file's key is: env:NAME or file:PATH.")
-]
 Thread = Annotated[str | None, typer.Argument(metavar="[THREAD]", help="The thread's id; all threads without one.")]
 
 
@@ -36,14 +40,14 @@ def list_credentials(db: Database, thread: Thread = None, key: Key = None, as_js
 
     with AgentSaver(db, create=False, key=key) as saver:
         found = saver.list_credentials(thread)
-    now = datetime.now(UTC)
-    lines = [{**asdict(info), "expired": info.expires_at is not None and info.expires_at <= now} for info in found]
-    for line in lines:
-        for name in ("expires_at", "last_used"):
-            line[name] = _time(line[name])
     if as_json:
-        render.print_json(lines)
+        render.print_json([as_told(info) for info in found])
         return
+    print_table(found)
+
+
+def print_table(found: Sequence[CredentialInfo]) -> None:
+    """Print what can be told of credentials."""
     columns = [
         ("thread", False),
         ("name", False),
@@ -52,18 +56,19 @@ def list_credentials(db: Database, thread: Thread = None, key: Key = None, as_js
         ("last used", False),
         ("by", False),
     ]
-    rows: list[tuple[Any, ...]] = [
-        (
-            line["thread_id"],
-            line["name"],
-            line["revision"],
-            f"{line['expires_at']} (expired)" if line["expired"] else line["expires_at"],
-            line["last_used"],
-            line["last_used_by"],
-        )
-        for line in lines
-    ]
+    rows = []
+    for line in map(as_told, found):
+        expires = f"{line['expires_at']} (expired)" if line["expired"] else line["expires_at"]
+        names = (line["thread_id"], line["name"], line["revision"])
+        rows.append((*names, expires, line["last_used"], line["last_used_by"]))
     render.console().print(render.table(columns, rows) if rows else "no credentials")
+
+
+def as_told(info: CredentialInfo) -> dict[str, Any]:
+    """A credential's facts, its times as ISO 8601 text, and whether it has expired."""
+    times = {name: _time(getattr(info, name)) for name in ("expires_at", "last_used")}
+    expired = info.expires_at is not None and info.expires_at <= datetime.now(UTC)
+    return {**asdict(info), **times, "expired": expired}
 
 
 def _time(moment: datetime | None) -> str | None:
