@@ -190,6 +190,10 @@ class Carrier:
             raise session.refused
         return session
 
+    def last_begun(self, thread_id: str) -> Session | None:
+        """The session last begun in this context on a thread."""
+        return self._in_context(thread_id)
+
     def begin(self, config: Mapping[str, Any], thread_id: str, base: int, fresh_id: bytes) -> Session:
         """Begin the session of a restore outside a task, or go on with the one just begun.
 
@@ -198,7 +202,7 @@ class Carrier:
         the first one did. Any other carried session is another restore's.
         """
         carried = self._carried(config["configurable"].get("thread_id"))
-        outer = self._outer(thread_id)
+        outer = self.outer(thread_id)
         if carried is not None:
             if carried is self._in_context(thread_id) and carried.base == base and not carried.wrote:
                 return carried
@@ -231,13 +235,18 @@ class Carrier:
         session = _sessions.get().get((self._store, thread_id))
         return session if session is not None and session.alive() else None
 
-    def _outer(self, thread_id: str) -> Session | None:
+    def outer(self, thread_id: str) -> Session | None:
         """The session of the run inside whose node we are, when that run is on the same thread."""
         around: RunnableConfig | None = var_child_runnable_config.get()
         conf = (around or {}).get("configurable") or {}
         if _TASK_ID not in conf or conf.get("thread_id") != thread_id:
             return None
         return self.session_of({"configurable": conf})
+
+
+def is_a_run(config: Mapping[str, Any]) -> bool:
+    """Whether a config comes from the beginning of a run: LangGraph's own copy, outside a task."""
+    return _is_filled_in(config) and _TASK_ID not in config["configurable"]
 
 
 def _is_filled_in(config: Mapping[str, Any]) -> bool:

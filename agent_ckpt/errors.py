@@ -95,6 +95,8 @@ class ThreadConflictError(CkptError, RuntimeError):
         found: the revision that the thread has now; 0 when the thread is gone.
         wrote: whether this run had already committed something before it was refused.
         checkpoint_id: the checkpoint that the write named, if any.
+        holder: for `"busy"` because of a run in flight: that run; else None.
+        age_s: how long that run has been going, in seconds; else None.
     """
 
     retry = "after_reading"
@@ -106,6 +108,8 @@ class ThreadConflictError(CkptError, RuntimeError):
     found: int
     wrote: bool
     checkpoint_id: str | None
+    holder: str | None = None
+    age_s: float | None = None
 
 
 class CredentialConflictError(CkptError, RuntimeError):

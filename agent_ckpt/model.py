@@ -95,6 +95,23 @@ class ThreadRow(NamedTuple):
     heads: Any = None
 
 
+class Holder(NamedTuple):
+    """A run that is going, as others see it.
+
+    Attributes:
+        process: the id of its process.
+        age_s: seconds since it restored its thread.
+        base: the revision that it restored.
+    """
+
+    process: int
+    age_s: float
+    base: int
+
+    def __str__(self) -> str:
+        return f"a run of process {self.process}, {self.age_s:.1f} s old,"
+
+
 class CheckpointRow(NamedTuple):
     """A checkpoint's row as it was read, and its thread's secret."""
 

@@ -27,6 +27,10 @@ class Options:
         cache_bytes: bound, in bytes, of the encoded values kept in memory for hot threads.
         seal_existing: with a key, seal a plaintext file in place at its first use; False refuses it.
         seal_thread_ids: with a key, thread ids stand sealed in a new file too. A file keeps what it was made with.
+        on_busy: what happens to a newcomer on a thread while a run on it is going. `"reject"`: it is
+            refused with ThreadConflictError before its nodes run. `"preempt"`: it takes the thread,
+            and the run that is going is refused at its next write.
+        busy_ttl_s: seconds after its last write for which a run that is going keeps newcomers out.
         queue_size: writes that may wait for the writer before callers wait for a place.
         mask_secrets: mask text under keys such as `openai_api_key` or `authorization` before it
             reaches a checkpoint's metadata; False stores it as it is.
@@ -41,6 +45,8 @@ class Options:
     compression: Literal["zstd", "none"] = "zstd"
     file_mode: int = 0o600
     cache_bytes: int = 64 * 1024 * 1024
+    on_busy: Literal["reject", "preempt"] = "reject"
+    busy_ttl_s: float = 3600.0
     queue_size: int = 4096
     seal_existing: bool = False
     seal_thread_ids: bool = False
@@ -54,7 +60,7 @@ class Options:
         hints = get_type_hints(Options)
         for field in dataclasses.fields(self):
             _check(field.name, getattr(self, field.name), hints[field.name])
-        for name in ("busy_timeout_s", "cache_bytes"):
+        for name in ("busy_timeout_s", "busy_ttl_s", "cache_bytes"):
             if not 0 <= getattr(self, name) <= _LARGEST:
                 raise UsageError(f"option {name} must be a number from 0 to {_LARGEST}, got {getattr(self, name)!r}")
         if self.queue_size < 1:

@@ -14,6 +14,7 @@ from agent_ckpt.codec.values import ValueCodec
 from agent_ckpt.core.hot import HotCache
 from agent_ckpt.gate import Gate
 from agent_ckpt.options import Options
+from agent_ckpt.runs import Runs
 from agent_ckpt.sqlite import SqliteBackend
 from agent_ckpt.work import Store
 
@@ -27,6 +28,7 @@ class Plumbing:
     _hot: HotCache
     _carrier: Carrier
     _gate: Gate
+    _runs: Runs
     _made: tuple[SerializerProtocol, Store] | None = None
 
     @property
@@ -36,7 +38,8 @@ class Plumbing:
         if made is None or made[0] is not self.serde:
             sealed = self._gate.keyring is not None
             codec = ValueCodec(self.serde, secrets_allowed=sealed or self._options.plaintext_secrets == "allow")
-            store = Store(codec, self._hot, self._carrier, self._options, self._gate.fresh, self._gate.keyring)
+            fresh, keyring = self._gate.fresh, self._gate.keyring
+            store = Store(codec, self._hot, self._carrier, self._runs, self._options, fresh, keyring)
             made = self._made = (self.serde, store)
         return made[1]
 

@@ -28,6 +28,7 @@ from agent_ckpt.errors import UsageError
 from agent_ckpt.gate import Gate
 from agent_ckpt.key_ops import KeyOps
 from agent_ckpt.key_work import seal_rest
+from agent_ckpt.runs import Runs
 from agent_ckpt.sqlite import SqliteBackend
 from agent_ckpt.thread_ops import ThreadOps
 from agent_ckpt.work import OnDamage
@@ -76,6 +77,7 @@ class AgentSaver(KeyOps, CredentialOps, ThreadOps, BaseCheckpointSaver[Any]):
         self._carrier = Carrier(id(self._backend))
         keyring = Keyring.of(key) if key is not None else None
         self._gate = Gate(self._backend.target, keyring, self._options, seal_rest)
+        self._runs = Runs(self._backend.board, self._options.busy_ttl_s)
 
     @classmethod
     def from_conn_string(cls, conn_string: str | os.PathLike[str], **options: Any) -> AgentSaver:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import gc
 import logging
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,24 +17,26 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
+from agent_ckpt import runs
 from agent_ckpt.backend import Factory
-from agent_ckpt.carrier import Carrier, checkpoint_id_of, config_for, namespace_of, place_of, thread_id_of
+from agent_ckpt.carrier import Carrier, checkpoint_id_of, config_for, is_a_run, namespace_of, place_of, thread_id_of
 from agent_ckpt.codec.keyring import Keyring
 from agent_ckpt.codec.values import ValueCodec
-from agent_ckpt.core import credentials, delta, manage, read
+from agent_ckpt.core import credentials, delta, flight, manage, read
 from agent_ckpt.core import prune as pruning
 from agent_ckpt.core import put as putting
 from agent_ckpt.core import verify as verifying
 from agent_ckpt.core import writes as writing
 from agent_ckpt.core.hot import HotCache, HotThread
 from agent_ckpt.core.put import ReplanError, Written
-from agent_ckpt.core.session import Session
+from agent_ckpt.core.session import Session, busy
 from agent_ckpt.errors import CorruptionError, SealError, ThreadConflictError, UnavailableError, UsageError
 from agent_ckpt.filters import matches
 from agent_ckpt.metadata import metadata_of
-from agent_ckpt.model import Body, Finding, ThreadInfo, VerifyReport
+from agent_ckpt.model import Body, Finding, Place, ThreadInfo, VerifyReport
 from agent_ckpt.options import Options
 from agent_ckpt.planning import Planning, Reading
+from agent_ckpt.runs import Runs
 from agent_ckpt.steps import Call, Steps
 
 log = logging.getLogger("agent_ckpt")
@@ -43,7 +45,6 @@ Thread = Any
 """A thread_id (str, int or UUID) or a config that holds one."""
 OnDamage = Literal["raise", "skip"]
 
-_SESSION_ID_SIZE = 8
 _PLANS_AT_MOST = 16
 
 
@@ -54,9 +55,15 @@ class Store:
     codec: ValueCodec
     hot: HotCache
     carrier: Carrier
+    runs: Runs
     options: Options
     fresh: Callable[..., Steps[bytes]]
     keyring: Keyring | None = None
+
+    @property
+    def life(self) -> flight.Life:
+        """What tells a write of the runs in flight that keep it out."""
+        return self.runs.life if self.options.on_busy == "reject" else flight.nobody
 
 
 def touch() -> Steps[None]:
@@ -73,7 +80,11 @@ def get_tuple(store: Store, config: RunnableConfig) -> Steps[CheckpointTuple | N
     restored: read.Restored = yield Call(lambda: read.get_tuple(place, store.hot.of))
     if session is None:
         base = restored.thread.revision if restored.thread is not None else 0
-        session = store.carrier.begin(config, str(place.thread_id), base, os.urandom(_SESSION_ID_SIZE))
+        session = store.carrier.begin(config, str(place.thread_id), base, store.runs.fresh_id())
+        loop = runs.loop_around() if is_a_run(config) else None
+        if loop is not None:
+            restored = yield from _let_in(store, place, restored, session)
+            store.runs.begin(session, loop)
     store.carrier.plant(config, session)
     if restored.found is None or restored.thread is None:
         return None
@@ -82,6 +93,37 @@ def get_tuple(store: Store, config: RunnableConfig) -> Steps[CheckpointTuple | N
     reading.learn(restored.found, hot)
     store.hot.keep(place.thread_id, hot)
     return reading.checkpoint_tuple(restored.found, session)
+
+
+def _let_in(store: Store, place: Place, restored: read.Restored, session: Session) -> Steps[read.Restored]:
+    """Refuse a run on a thread that another run is still at work on, before any node of it runs.
+
+    Returns:
+        What was restored; anew where the thread was taken from a run in flight.
+    """
+    store.runs.give_way(store.carrier.last_begun(session.thread_id), session, session.outer)
+    row = restored.thread
+    if store.options.on_busy == "reject":
+        ahead = store.runs.about_to_write(session)
+        if ahead is not None and session.outer is None and (row is None or row.revision == session.base):
+            raise busy(session.base, session, ahead, session.thread_id, None, "the run was")
+    if row is None or row.session is None or store.runs.life(row.session) is None:
+        return restored
+    held_by = row.session
+    look = partial(flight.look, place.thread_id, session, store.runs.life, "the run was")
+    if (yield Call(look)) is None:
+        return restored
+    # A stream that nobody holds any more may only wait for the cyclic collector.
+    gc.collect()
+    refused: ThreadConflictError | None = yield Call(look)
+    if refused is None:
+        return restored
+    if store.options.on_busy == "reject" or session.outer is not None:
+        raise refused
+    yield Call(partial(flight.claim, place.thread_id, held_by, session.id), write=True)
+    restored = yield Call(lambda: read.get_tuple(place, store.hot.of))
+    session.base = restored.thread.revision if restored.thread is not None else 0
+    return restored
 
 
 # Storing
@@ -143,12 +185,18 @@ def _writing_session(store: Store, config: RunnableConfig) -> Session | None:
 
 def _write(store: Store, thread_id: str, session: Session | None, plan: Callable[[Planning], Any]) -> Steps[None]:
     """Plan with what is known of the thread, write, and remember; plan again if that was outdated."""
+    if session is None or not session.wrote:
+        outer = session.outer if session is not None else store.carrier.outer(thread_id)
+        store.runs.give_way(store.carrier.last_begun(thread_id), session, outer)
+    if session is not None:
+        runs.writes(session)
     hot = store.hot.find(thread_id)
     if hot is None:
         row = yield Call(lambda: manage.find_thread(thread_id))
         hot = store.hot.of(thread_id, row) if row is not None else None
     for _ in range(_PLANS_AT_MOST):
-        planning = Planning(store.codec, hot or (yield from _new_thread(store, thread_id)), store.options.compression)
+        known = hot or (yield from _new_thread(store, thread_id))
+        planning = Planning(store.codec, known, store.options.compression, store.life)
         factory = plan(planning)
         try:
             written: Written = yield Call(factory, write=True)

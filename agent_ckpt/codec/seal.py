@@ -179,7 +179,8 @@ def read_envelope(envelope: bytes) -> tuple[str, bytes, bytes]:
         parts = unpack(envelope)
     except UnpackError:
         raise UnsealError() from None
-    if not isinstance(parts, list) or list(map(type, parts)) != [str, bytes, bytes]:
+    # Packed again, since bytes behind an envelope would else go unnoticed.
+    if not isinstance(parts, list) or list(map(type, parts)) != [str, bytes, bytes] or pack(parts) != envelope:
         raise UnsealError
     return parts[0], parts[1], parts[2]
 

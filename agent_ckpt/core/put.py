@@ -8,6 +8,7 @@ from typing import Any
 from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import frame, heads, ids, rows, tree
 from agent_ckpt.core.assemble import Assembled, assemble
+from agent_ckpt.core.flight import Life, admit
 from agent_ckpt.core.rows import (
     body_of,
     check_newest,
@@ -17,7 +18,7 @@ from agent_ckpt.core.rows import (
     stored_secret,
     thread_row,
 )
-from agent_ckpt.core.session import Session, conflict, owns, parent_gone, stale_checkpoint, two_writers
+from agent_ckpt.core.session import Session, parent_gone, stale_checkpoint, two_writers
 from agent_ckpt.errors import ThreadConflictError
 from agent_ckpt.model import Body, CheckpointRow, Place, Ref, Secret, ThreadRow
 
@@ -70,6 +71,7 @@ class PutPlan:
         target, frames: what the plans were made with (`assemble`).
         compression: for what is framed in the transaction.
         session: the session it belongs to, if any.
+        life: tells whether the run that owns the thread is going.
     """
 
     place: Place
@@ -82,6 +84,7 @@ class PutPlan:
     frames: dict[bytes, bytes]
     compression: str
     session: Session | None
+    life: Life
 
 
 @dataclass(slots=True)
@@ -117,8 +120,7 @@ def put(plan: PutPlan) -> Program[Written]:
     found = yield Statement("put_begin", (place.thread_id, place.ns, key, parent_key, reads_parent))
     state = found[0] if found else None
     row = thread_row(state, place.thread_id) if state else None
-    if plan.session is not None and not owns(row, plan.session):
-        raise conflict(row, plan.session, place.checkpoint_id, "put")
+    yield from admit(place, row, plan.session, plan.life, "put")
     plan.target.check(row)
     existing = _checkpoint(place, state[9:13], row.secret) if state and row and state[9] is not None else None
     if row is not None and state is not None and existing is None:

@@ -13,7 +13,7 @@ from agent_ckpt.core.hot import HotThread
 from agent_ckpt.core.load import Blobs, load
 from agent_ckpt.core.rows import check_newest, check_writes, checkpoint_row, damaged, thread_row, writes_row
 from agent_ckpt.core.writes import in_order, merge
-from agent_ckpt.errors import CorruptionError
+from agent_ckpt.errors import CorruptionError, SealError
 from agent_ckpt.model import Body, CheckpointRow, Place, Ref, ThreadRow, WritesRow
 
 HotOf = Callable[[str, ThreadRow], HotThread]
@@ -134,14 +134,19 @@ class Query:
 
 def list_page(query: Query, below: int, size: int, hot_of: HotOf) -> Program[Page]:
     """Read the page of checkpoints below a commit sequence, newest first."""
+    from_head = below == FOREVER and query.before is None and query.checkpoint_id is None
     bound = yield from _bound(query)
     if query.ns in bound.seqs:
         below = min(below, bound.seqs[query.ns])
     found = yield _page_statement(query, below, size)
     kept: list[Found] = []
+    begun: set[tuple[str, str]] = set()
     for thread_id, *columns in found:
         thread = thread_row(columns, thread_id)
         one = take(thread, checkpoint_row(thread_id, columns[6], columns[7:13], thread.secret), [])
+        if from_head and (thread_id, columns[6]) not in begun:
+            begun.add((thread_id, columns[6]))
+            _check_first(one)
         if (yield from bound.admits(one)) and (one.body is None or query.wants is None or query.wants(one.body)):
             kept.append(one)
     yield from _add_writes(kept)
@@ -155,6 +160,14 @@ def list_page(query: Query, below: int, size: int, hot_of: HotOf) -> Program[Pag
         for one in own:
             one.blobs = shared
     return Page(kept, found[-1][8] if len(found) == size else None)
+
+
+def _check_first(one: Found) -> None:
+    """Of a namespace's first row in a listing, check that it is the newest."""
+    try:
+        check_newest(one.thread, one.row.place, one.row.seq)
+    except SealError as exc:
+        one.fault = one.fault or exc
 
 
 def _page_statement(query: Query, below: int, size: int) -> Statement:
@@ -221,9 +234,13 @@ def _add_writes(kept: list[Found]) -> Program[None]:
     by_seq: dict[int, list[Row]] = {}
     for seq, *columns in found:
         by_seq.setdefault(seq, []).append(tuple(columns))
-    for seq, columns_of in by_seq.items():
-        one = wanted[seq]
+    for seq, one in wanted.items():
+        columns_of = by_seq.get(seq, [])
         try:
+            key = ids.shrink(one.row.place.checkpoint_id or "")
+            check_writes(one.thread, one.row.place, key, (columns[0] for columns in columns_of))
             one.writes = in_order(merge(writes_row(one.row.place, columns, one.row.secret) for columns in columns_of))
         except frame.FrameError as exc:
             one.fault = damaged(one.row.place, "a row of pending writes", exc)
+        except SealError as exc:
+            one.fault = one.fault or exc

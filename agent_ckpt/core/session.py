@@ -9,15 +9,22 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from agent_ckpt.errors import ThreadConflictError
-from agent_ckpt.model import ThreadRow
+from agent_ckpt.model import Holder, ThreadRow
 
 _IN_A_TASK = (
     " Inside a node of that run: pass the node's `config` on instead of naming the thread again, give the inner "
     "graph a thread_id of its own, or return Command(update=...) instead of calling update_state."
 )
+
+
+class Run(Protocol):
+    """A run that is going: how the rest of the world learns of it is up to what made it."""
+
+    @property
+    def ended(self) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -33,6 +40,8 @@ class Session:
         wrote: whether it has committed anything.
         refused: the error that ended it; every later write gets it again.
         superseded: whether a config that carries it was restored from again.
+        run: the run that it began with, while that run is going; None for a session without one
+            (a raw get_tuple, update_state) and for a run that has ended.
     """
 
     id: bytes
@@ -43,6 +52,7 @@ class Session:
     wrote: bool = False
     refused: ThreadConflictError | None = None
     superseded: bool = False
+    run: Run | None = None
     _generation: int = field(default_factory=lambda: _forks)
 
     def alive(self) -> bool:
@@ -75,7 +85,7 @@ def owns(row: ThreadRow | None, session: Session) -> bool:
 def _held_by_outer(row: ThreadRow | None, session: Session) -> bool:
     """Whether the run inside which a session began has the thread, or has not stored its first step yet."""
     outer = session.outer
-    if outer is None:
+    if outer is None or (outer.run is not None and outer.run.ended):
         return False
     return (row is not None and row.session == outer.id) or not (outer.wrote or outer.refused)
 
@@ -104,6 +114,25 @@ def conflict(row: ThreadRow | None, session: Session, checkpoint_id: str | None,
         found=found,
         wrote=session.wrote,
         checkpoint_id=checkpoint_id,
+    )
+
+
+def busy(
+    found: int, session: Session | None, holder: Holder, thread_id: str, checkpoint_id: str | None, doing: str
+) -> ThreadConflictError:
+    """The error for whoever would write a thread while a run on it is going."""
+    return ThreadConflictError(
+        f"{doing} refused for thread {thread_id!r}: {holder} is at work on it, at revision {found} now. Nothing "
+        f"of it was stored. Wait until that run has ended, queue with saver.turn(...), or open the saver with "
+        f'on_busy="preempt" to take the thread from a run that is going.',
+        thread_id=thread_id,
+        reason="busy",
+        expected=session.base if session is not None else None,
+        found=found,
+        wrote=session.wrote if session is not None else False,
+        checkpoint_id=checkpoint_id,
+        holder=str(holder),
+        age_s=holder.age_s,
     )
 
 

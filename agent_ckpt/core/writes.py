@@ -11,9 +11,10 @@ import xxhash
 from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import frame, heads, ids, rows, tree
 from agent_ckpt.core.assemble import assemble
+from agent_ckpt.core.flight import Life, admit
 from agent_ckpt.core.put import Target, Written, new_thread
 from agent_ckpt.core.rows import damaged, next_sequence, session_column, thread_row, writes_row
-from agent_ckpt.core.session import Session, conflict, owns
+from agent_ckpt.core.session import Session
 from agent_ckpt.model import Place, Ref, Secret, TaskWrites, ThreadRow, WritesRow
 
 Merged = dict[tuple[str, int], tuple[str, str, Ref]]
@@ -27,7 +28,7 @@ class WritesPlan:
     Attributes:
         place, run_id, task_id, task_path: where they go.
         writes: index, channel, plan of the value.
-        target, frames, compression, session: as for a PutPlan.
+        target, frames, compression, session, life: as for a PutPlan.
     """
 
     place: Place
@@ -39,6 +40,7 @@ class WritesPlan:
     frames: dict[bytes, bytes]
     compression: str
     session: Session | None
+    life: Life
 
 
 def task_key(task_id: str, secret: bytes) -> int:
@@ -65,10 +67,10 @@ def put_writes(plan: WritesPlan) -> Program[Written]:
     found = yield Statement("writes_begin", (place.thread_id, place.ns, key, task))
     state = found[0] if found else None
     row = thread_row(state, place.thread_id) if state else None
-    if plan.session is not None and not owns(row, plan.session):
-        raise conflict(row, plan.session, place.checkpoint_id, "put_writes")
-    plan.target.check(row)
     raises_revision = plan.session is not None or _at_the_front(state, key)
+    if raises_revision:
+        yield from admit(place, row, plan.session, plan.life, "put_writes")
+    plan.target.check(row)
     sequence = yield from next_sequence(place, row)
     if row is None:
         row = yield from new_thread(place.thread_id, plan.target.secret, sequence)

@@ -15,6 +15,7 @@ from agent_ckpt.errors import ClosedError, UnavailableError, UsageError
 from agent_ckpt.options import Options
 from agent_ckpt.sqlite import connect, errors, files, fork, guard, schema, target, wal
 from agent_ckpt.sqlite.aio import LoopReaders, in_thread
+from agent_ckpt.sqlite.board import RunBoard
 from agent_ckpt.sqlite.drive import Counter, Hook
 from agent_ckpt.sqlite.group import Handle
 from agent_ckpt.sqlite.readers import ReaderPool
@@ -62,6 +63,11 @@ class SqliteBackend:
         return self._store.target.path
 
     @property
+    def board(self) -> RunBoard:
+        """Where other processes see the runs of this one."""
+        return self._store.board
+
+    @property
     def on_statement(self) -> Hook | None:
         return self._store.counter.hook
 
@@ -103,6 +109,7 @@ class _Store:
         self._keeper: sqlite3.Connection | None = None
         self._inode: fork.Inode | None = None
         self._guard: guard.Guard | None = None
+        self.board = RunBoard(None if where.memory else where.path)
         wait_s = options.busy_timeout_s
         self.writer = Writer(where.path, self._open_writer, self._close_rest, self.counter, wait_s, options.queue_size)
         self.pool = ReaderPool(where.path, self._open_reader, self.counter)
@@ -279,6 +286,7 @@ class _Store:
         self.pool.close()
         self.loops.stop()
         self.writer.close()
+        self.board.close()
 
     def dispose(self) -> None:
         """Close what can be closed without waiting: the saver was dropped, or the program ends."""
@@ -287,6 +295,7 @@ class _Store:
         self.pool.close()
         self.loops.stop(0.0)
         self.writer.dispose()
+        self.board.close()
 
     def _close_rest(self) -> None:
         """After the writer, which may still be at work when a dropped saver is collected."""

@@ -1,0 +1,196 @@
+"""The runs of this process: when each began, and that it has ended.
+
+LangGraph tells a checkpointer when a run restores its thread, but not when the run ends. The loop
+that executes a run unwinds an exit stack when the run is over, whichever way it ends: it returned,
+stopped at a breakpoint or at the recursion limit, raised, was cancelled, or its half-read stream
+was closed or collected. So the end is entered there, first, which makes it the last thing to be
+unwound, after all that the run still had to store. A config, a state or a traceback that user code
+keeps holds no run alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import time
+import weakref
+from typing import Any, Protocol
+
+from agent_ckpt.core.session import Session
+from agent_ckpt.model import Holder
+
+_ENTERING = frozenset(("__enter__", "__aenter__"))
+_LOOPS = "langgraph.pregel"
+_FRAMES_AT_MOST = 16
+
+_going: dict[bytes, GoingRun] = {}
+"""The runs of this process that are going, by their session's id, whichever saver they restored through."""
+
+
+class Board(Protocol):
+    """Where a store's other processes see the runs of this one."""
+
+    def token(self) -> bytes:
+        """Four bytes that begin the ids of this process's sessions."""
+
+    def publish(self, number: int, base: int) -> int | None:
+        """Show a run; returns its slot, or None where others can't be told."""
+
+    def renew(self, slot: int) -> None: ...
+
+    def withdraw(self, slot: int) -> None: ...
+
+    def look(self, session_id: bytes, ttl_s: float) -> Holder | None:
+        """The run of another process that is going under this session's id, or None."""
+
+
+def loop_around() -> Any:
+    """The LangGraph loop that is entered right now further up this call stack, or None."""
+    frame = sys._getframe(1)
+    for _ in range(_FRAMES_AT_MOST):
+        code = frame.f_code
+        if code.co_name in _ENTERING and str(frame.f_globals.get("__name__", "")).startswith(_LOOPS):
+            loop = frame.f_locals.get("self")
+            return loop if hasattr(getattr(loop, "stack", None), "callback") else None
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    return None
+
+
+def _position() -> tuple[int, int]:
+    """Which OS thread, and which task of an event loop on it, is at work."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        task = None
+    return threading.get_ident(), id(task) if task is not None else 0
+
+
+class GoingRun:
+    """A run from its restore to its end.
+
+    Attributes:
+        session: its session.
+        began, renewed: monotonic seconds: when it restored, when it last wrote.
+        position: the OS thread and the task that it began in.
+        board: where other processes see it, once it writes.
+        slot: its place there.
+        writing: whether it has begun to write.
+    """
+
+    def __init__(self, session: Session, loop: Any, board: Board) -> None:
+        self.session_id, self.thread_id, self.base = session.id, session.thread_id, session.base
+        self.began = self.renewed = time.monotonic()
+        self.position = _position()
+        self.slot: int | None = None
+        self.writing = False
+        self.board = board
+        self._pid = os.getpid()
+        self._loop = weakref.ref(loop, lambda _: self.end())
+        self._over = False
+        # Re-entrant, as a collected loop may end its run at any moment.
+        self._publishing = threading.RLock()
+        _going[session.id] = self
+        loop.stack.callback(self.end)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is over: its loop was left, or dropped before it was entered to its end."""
+        return self._over
+
+    def end(self) -> None:
+        """It is over; nobody has to wait for it any more."""
+        if os.getpid() != self._pid:
+            return
+        with self._publishing:
+            slot, self.slot, self._over = self.slot, None, True
+        _going.pop(self.session_id, None)
+        if slot is not None:
+            self.board.withdraw(slot)
+
+    def writes(self) -> None:
+        """It is about to write: show it to the other processes, and that it does something."""
+        self.renewed = time.monotonic()
+        self.writing = True
+        if self.slot is not None:
+            self.board.renew(self.slot)
+            return
+        with self._publishing:
+            if self.slot is None and not self._over:
+                self.slot = self.board.publish(int.from_bytes(self.session_id[4:], "big"), self.base)
+
+    def holder(self) -> Holder:
+        return Holder(self._pid, time.monotonic() - self.began, self.base)
+
+
+class Runs:
+    """What one saver knows of runs in flight.
+
+    Args:
+        board: how they are seen from other processes.
+        ttl_s: seconds after its last write for which a run keeps newcomers out.
+    """
+
+    def __init__(self, board: Board, ttl_s: float) -> None:
+        self._board = board
+        self._ttl_s = ttl_s
+
+    def fresh_id(self) -> bytes:
+        """An id for a new session, which tells this process's sessions from others'."""
+        return self._board.token() + os.urandom(4)
+
+    def begin(self, session: Session, loop: Any) -> None:
+        """A run begins with a session."""
+        if session.run is None:
+            session.run = GoingRun(session, loop, self._board)
+
+    def give_way(self, left: Session | None, own: Session | None, outer: Session | None) -> None:
+        """End a run that its caller has come back from.
+
+        Whoever calls from the OS thread, the task and the context in which a run began isn't inside
+        it any more, unless it is a node of it: it left a stream half-read.
+
+        Args:
+            left: the session last begun in this context, on the thread that is written now.
+            own: the session that writes; its run is the caller's.
+            outer: the session of the run inside whose node we are, if any.
+        """
+        run = left.run if left is not None and left is not own and left is not outer else None
+        if isinstance(run, GoingRun) and not run.ended and run.position == _position():
+            run.end()
+
+    def about_to_write(self, session: Session) -> Holder | None:
+        """The run of this process whose first write is on its way, on the thread as a session has just restored it.
+
+        LangGraph stores a run's first step beside its first nodes (durability="async"), so a
+        newcomer may restore before the commit and would only lose at its own first write.
+        """
+        for run in list(_going.values()):
+            same = run.thread_id == session.thread_id and run.base == session.base and run.board is self._board
+            if same and run.writing and run.session_id != session.id and run.position != _position():
+                return run.holder()
+        return None
+
+    def life(self, session_id: bytes) -> Holder | None:
+        """The run that is going under a session's id, in this process or another; None: none is."""
+        run = _going.get(session_id)
+        if run is not None:
+            return None if run.ended or time.monotonic() - run.renewed > self._ttl_s else run.holder()
+        return self._board.look(session_id, self._ttl_s)
+
+
+def writes(session: Session) -> None:
+    """A session is about to write."""
+    if isinstance(session.run, GoingRun):
+        session.run.writes()
+
+
+def _forget() -> None:
+    _going.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
