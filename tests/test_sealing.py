@@ -1,6 +1,6 @@
 """Sealed state: nothing in clear, nothing forged, moved or put back is accepted (B15, B18, B19, B20, B64).
 
-`SEALING_MUTATIONS=100000` runs the mutation test at full length (5,000 by default).
+`SEALING_MUTATIONS=100000` mutates that many frames (5,000 by default).
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
 from agent_ckpt import AgentSaver, CkptError, CorruptionError, NotSealedError, SealError, WrongKeyError
+from agent_ckpt.codec import frame, heads, seal
+from agent_ckpt.codec.keyring import Keyring
 from agent_ckpt.core.storekeys import SHAPES
 from agent_ckpt.sqlite.queries import QUERIES
 from tests.conftest import Api
@@ -288,11 +290,11 @@ def swaps(path: Path) -> list[tuple[str, list[tuple[str, tuple[Any, ...]]]]]:
                 if mine != its and (table != "spaces" or column == "ns"):
                     update = f"UPDATE {table} SET {column} = ? WHERE {key} = ?"
                     made.append((f"{table}.{column} of {other} over {one}", [(update, (its, one))]))
-    for seq, frame in rows_of(path, "SELECT seq, frame FROM checkpoints"):
+    for seq, raw in rows_of(path, "SELECT seq, frame FROM checkpoints"):
         made.append(
             (
                 f"plaintext flag on checkpoint {seq}",
-                [("UPDATE checkpoints SET frame = ? WHERE seq = ?", (frame[:4] + b"\x00" + frame[5:], seq))],
+                [("UPDATE checkpoints SET frame = ? WHERE seq = ?", (raw[:4] + b"\x00" + raw[5:], seq))],
             )
         )
         made.append((f"checkpoint {seq} removed", [("DELETE FROM checkpoints WHERE seq = ?", (seq,))]))
@@ -437,35 +439,62 @@ def test_a_changed_bit_is_always_noticed(path: Path, tmp_path: Path, caplog: Any
         for number, raw in rows_of(path, f"SELECT {key}, {column} FROM {table}")
     ]
     with closing(sqlite3.connect(path)) as connection, AgentSaver(path, key=KEY, cache_bytes=0) as saver:
-        for _ in range(int(os.environ.get("SEALING_MUTATIONS", "5000")) // 10):
+        for _ in range(100):
             table, key, column, number, raw = chance.choice(frames)
             update = f"UPDATE {table} SET {column} = ? WHERE {key} = ?"
-            changed = bytearray(raw)
-            kind = chance.randrange(4)
-            if kind == 0:
-                changed = changed[: chance.randrange(len(changed))]
-            elif kind == 1:
-                changed += bytes((chance.randrange(256),))
-            elif kind == 2:
-                half = len(changed) // 2
-                changed = changed[half:] + changed[:half]
-            for _ in range(10 if kind == 3 else 1):
-                if kind == 3:
-                    changed = bytearray(raw)
-                    changed[chance.randrange(len(changed))] ^= 1 << chance.randrange(8)
-                connection.execute(update, (bytes(changed), number))
-                connection.commit()
-                try:
-                    assert whole(saver) == stored
-                    saver.get_tuple(config())
-                except CorruptionError as exc:
-                    text = io.StringIO()
-                    traceback.print_exception(exc, file=text)
-                    assert CANARY not in text.getvalue() and repr(KEY)[2:-1] not in text.getvalue()
-                assert bytes(changed) == raw or not saver.verify(), (table, column)
+            changed = mutated(raw, chance)
+            connection.execute(update, (changed, number))
+            connection.commit()
+            try:
+                assert whole(saver) == stored
+                saver.get_tuple(config())
+            except CorruptionError as exc:
+                text = io.StringIO()
+                traceback.print_exception(exc, file=text)
+                assert CANARY not in text.getvalue() and repr(KEY)[2:-1] not in text.getvalue()
+            assert changed == raw or not saver.verify(), (table, column)
             connection.execute(update, (raw, number))
             connection.commit()
         assert whole(saver) == stored
+
+
+def test_mutated_frames_give_frame_errors_only() -> None:
+    """Rows, blobs, sealed heads and envelopes with changed, cut, joined or shuffled bytes: a typed error each time."""
+    keyring = Keyring(KEY)
+    context = seal.thread_context(b"s" * 16, "t")
+    keys = seal.new_keys(seal.THREAD_KEYS_SIZE)
+    secret = seal.thread_secret(keys, context, keyring.wrap(keys, context))
+    row, blob = ("checkpoint", "t", "", "id", None, 7, None), bytes(16)
+    opened: list[tuple[bytes, Callable[[bytes], Any]]] = [
+        (frame.seal_row(16, b"payload" * 40, row, "zstd", secret), lambda raw: frame.open_row(16, raw, row, secret)),
+        (frame.seal_blob(b"\x01" + b"body" * 90, "zstd", secret, blob), lambda raw: frame.open_blob(raw, secret, blob)),
+        (heads.seal(secret, 3, 9, b"session", heads.Heads()), lambda raw: heads.open(secret, 3, 9, raw)),
+        (secret.envelope, lambda raw: keyring.unwrap(raw, context, "thread 't'")),
+    ]
+    chance = random.Random(13)
+    for _ in range(int(os.environ.get("SEALING_MUTATIONS", "5000"))):
+        raw, open_one = chance.choice(opened)
+        changed = mutated(raw, chance)
+        if changed != raw:
+            with pytest.raises((frame.FrameError, frame.UnsealError, SealError, WrongKeyError)):
+                open_one(changed)
+    for raw, open_one in opened:
+        assert open_one(raw)
+
+
+def mutated(raw: bytes, chance: random.Random) -> bytes:
+    kind, at = chance.randrange(6), chance.randrange(len(raw))
+    if kind == 0:
+        return raw[:at]
+    if kind == 1:
+        return raw + chance.randbytes(1 + chance.randrange(40))
+    if kind == 2:
+        return raw[at:] + raw[:at]
+    if kind == 3:
+        return chance.randbytes(len(raw))
+    changed = bytearray(raw)
+    changed[at] ^= 1 << chance.randrange(8)
+    return bytes(changed)
 
 
 # Filters, deleting, copying

@@ -190,6 +190,11 @@ class Shape(NamedTuple):
     secret: int | None = None
     found: int | None = None
 
+    @property
+    def run(self) -> int | None:
+        """The parameter that is a run."""
+        return 4 if 4 in self.params else 0 if self.params.get(0) == "run" else None
+
 
 _AT = {0: "thread", 1: "ns"}
 _PAGE_COLUMNS = {0: "thread", 7: "ns", 11: "run"}
@@ -239,7 +244,7 @@ def translated(program: Program[T], keys: StoreKeys) -> Program[T]:
             if shape is None:
                 step = program.send((yield step))
                 continue
-            if any(role == "run" and type(step.params[at]) is str for at, role in shape.params.items()):
+            if shape.run is not None and type(step.params[shape.run]) is str:
                 yield from _check_keys(keys)
             rows = yield step._replace(params=_sealed(step.params, shape, keys))
             if _is_missing(rows, shape):
@@ -258,9 +263,13 @@ def translated(program: Program[T], keys: StoreKeys) -> Program[T]:
 
 
 def _sealed(params: Sequence[Any], shape: Shape, keys: StoreKeys) -> Sequence[Any]:
-    if not shape.params:
-        return params
-    return [keys.seal_name(shape.params[at], value) if at in shape.params else value for at, value in enumerate(params)]
+    changed: list[Any] | None = None
+    for at, role in shape.params.items():
+        stored = keys.seal_name(role, params[at])
+        if stored is not params[at]:
+            changed = changed or list(params)
+            changed[at] = stored
+    return params if changed is None else changed
 
 
 def _is_missing(rows: list[Row], shape: Shape) -> bool:
@@ -279,11 +288,12 @@ def _check_keys(keys: StoreKeys) -> Program[None]:
 def _opened(rows: list[Row], params: Sequence[Any], shape: Shape, keys: StoreKeys) -> list[Row]:
     if not rows or not (shape.columns or shape.secret is not None):
         return rows
-    opened = [_names(row, params, shape, keys) for row in rows]
+    if shape.columns:
+        rows = [_names(row, params, shape, keys) for row in rows]
     at = shape.secret
     if at is None:
-        return [tuple(row) for row in opened]
-    by_row = [(row[at], row[0] if 0 in shape.columns else params[0]) for row in opened]
+        return rows
+    by_row = [(row[at], row[0] if 0 in shape.columns else params[0]) for row in rows]
     wanted = {envelope: thread_id for envelope, thread_id in by_row if not keys.knows(envelope)}
     wanted = {envelope: thread_id for envelope, thread_id in wanted.items() if len(envelope) != SECRET_SIZE}
     if wanted:
@@ -291,19 +301,23 @@ def _opened(rows: list[Row], params: Sequence[Any], shape: Shape, keys: StoreKey
             keys.keyring,
             [(envelope, keys.context(thread_id), f"thread {thread_id!r}") for envelope, thread_id in wanted.items()],
         )
-    for row, (envelope, thread_id) in zip(opened, by_row, strict=True):
-        row[at] = keys.secret(envelope, str(thread_id))
-    return [tuple(row) for row in opened]
+    return [
+        (*row[:at], keys.secret(envelope, str(thread_id)), *row[at + 1 :])
+        for row, (envelope, thread_id) in zip(rows, by_row, strict=True)
+    ]
 
 
-def _names(row: Row, params: Sequence[Any], shape: Shape, keys: StoreKeys) -> list[Any]:
-    made = list(row)
+def _names(row: Row, params: Sequence[Any], shape: Shape, keys: StoreKeys) -> Row:
+    changed: list[Any] | None = None
     for at, role in shape.columns.items():
         try:
-            made[at] = keys.open_name(role, made[at])
+            name = keys.open_name(role, row[at])
         except frame.UnsealError as exc:
             what = {"thread": "a thread's id", "ns": "a namespace's name", "run": "a run's id"}[role]
             thread_id = params[0] if shape.params.get(0) == "thread" else ""
             why = exc.detail or frame.NOT_HERE
             raise unsealed(Place(str(thread_id), "", None), what, why, exc.reason) from None
-    return made
+        if name is not row[at]:
+            changed = changed or list(row)
+            changed[at] = name
+    return row if changed is None else tuple(changed)
