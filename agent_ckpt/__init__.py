@@ -36,9 +36,11 @@ if TYPE_CHECKING:
         WrongKeyError,
     )
     from agent_ckpt.key_work import KeyStatus, Rotation
-    from agent_ckpt.model import Finding, ThreadInfo, VerifyReport
+    from agent_ckpt.leases import Lease
+    from agent_ckpt.model import Finding, LeaseInfo, ThreadInfo, VerifyReport
     from agent_ckpt.options import Options
     from agent_ckpt.saver import AgentSaver
+    from agent_ckpt.turns import Turn
     from agent_ckpt.vault import Credential, CredentialInfo, CredentialUse
 
     __version__: str
@@ -50,6 +52,9 @@ _HOMES = {
     "KeyStatus": "key_work",
     "Rotation": "key_work",
     "Finding": "model",
+    "Lease": "leases",
+    "LeaseInfo": "model",
+    "Turn": "turns",
     "ThreadInfo": "model",
     "VerifyReport": "model",
     "BusyError": "errors",
@@ -93,6 +98,8 @@ __all__ = [
     "KeyServiceError",
     "KeyStatus",
     "Keyring",
+    "Lease",
+    "LeaseInfo",
     "NotSealedError",
     "Options",
     "PoisonedError",
@@ -102,6 +109,7 @@ __all__ = [
     "SecretError",
     "ThreadConflictError",
     "ThreadInfo",
+    "Turn",
     "UnavailableError",
     "UsageError",
     "ValueNotStorableError",

@@ -17,7 +17,7 @@ from uuid import UUID
 import yaml
 from langchain_core.runnables.config import RunnableConfig, var_child_runnable_config
 
-from agent_ckpt.core.session import Session
+from agent_ckpt.core.session import HeldLease, Session
 from agent_ckpt.errors import UsageError
 from agent_ckpt.model import Place
 
@@ -27,17 +27,19 @@ _FILLED_IN = frozenset(("tags", "metadata", "callbacks", "recursion_limit"))
 _SESSIONS_KEPT = 16
 _WHERE = 'pass it as {"configurable": {"thread_id": "..."}}'
 
+_leases: ContextVar[Mapping[tuple[int, str], HeldLease]] = ContextVar("agent_ckpt_leases", default={})  # noqa: B039
 _sessions: ContextVar[Mapping[tuple[int, str], Session]] = ContextVar("agent_ckpt_sessions", default={})  # noqa: B039
 
 
 class SessionThreadId(str):
     """A thread_id that carries the session which restored the thread."""
 
-    session: Session
+    session: Session | None
+    lease: HeldLease | None
 
-    def __new__(cls, thread_id: str, session: Session) -> SessionThreadId:
+    def __new__(cls, thread_id: str, session: Session | None, lease: HeldLease | None = None) -> SessionThreadId:
         made = super().__new__(cls, thread_id)
-        made.session = session
+        made.session, made.lease = session, lease
         return made
 
     def __eq__(self, other: object) -> bool:
@@ -162,10 +164,13 @@ class Carrier:
 
     Args:
         store: identity of the store, so that two stores in one process don't share sessions.
+
+    Attributes:
+        store: the same.
     """
 
     def __init__(self, store: int) -> None:
-        self._store = store
+        self.store = store
 
     def session_of(self, config: Mapping[str, Any]) -> Session | None:
         """The session that a config belongs to, if any."""
@@ -208,7 +213,22 @@ class Carrier:
                 return carried
             # A mere read, or a run inside the run that carries it, takes nothing from that one.
             carried.superseded = carried.superseded or (_is_filled_in(config) and carried is not outer)
-        return Session(fresh_id, thread_id, base, self._store, outer)
+        lease = self._lease_on(config["configurable"].get("thread_id")) or self.lease_of(thread_id)
+        return Session(fresh_id, thread_id, base, self.store, outer, lease=lease)
+
+    def lease_of(self, thread_id: str) -> HeldLease | None:
+        """The lease of a thread that is held in this context, if any."""
+        lease = _leases.get().get((self.store, thread_id))
+        return lease if lease is not None and lease.id is not None else None
+
+    def hold(self, lease: HeldLease) -> None:
+        """Have what is called from here on, in this context, write under a lease."""
+        _leases.set({**_leases.get(), (self.store, lease.thread_id): lease})
+
+    def let_go(self, lease: HeldLease) -> None:
+        """Undo `hold`."""
+        key = (self.store, lease.thread_id)
+        _leases.set({held: other for held, other in _leases.get().items() if held != key or other is not lease})
 
     def plant(self, config: Mapping[str, Any], session: Session) -> None:
         """Put the session into a config that is LangGraph's own copy; leave any other alone."""
@@ -218,10 +238,10 @@ class Carrier:
         if type(conf) is dict and isinstance(conf.get("thread_id"), str):
             conf["thread_id"] = SessionThreadId(session.thread_id, session)
         known = dict(_sessions.get())
-        known.pop((self._store, session.thread_id), None)
+        known.pop((self.store, session.thread_id), None)
         while len(known) >= _SESSIONS_KEPT:
             del known[next(iter(known))]
-        known[(self._store, session.thread_id)] = session
+        known[(self.store, session.thread_id)] = session
         _sessions.set(known)
 
     def _carried(self, thread_id: Any) -> Session | None:
@@ -229,10 +249,14 @@ class Carrier:
         if not isinstance(thread_id, SessionThreadId):
             return None
         session = thread_id.session
-        return session if session.store == self._store and session.alive() else None
+        return session if session is not None and session.store == self.store and session.alive() else None
+
+    def _lease_on(self, thread_id: Any) -> HeldLease | None:
+        lease = thread_id.lease if isinstance(thread_id, SessionThreadId) else None
+        return lease if lease is not None and lease.store == self.store and lease.id is not None else None
 
     def _in_context(self, thread_id: str) -> Session | None:
-        session = _sessions.get().get((self._store, thread_id))
+        session = _sessions.get().get((self.store, thread_id))
         return session if session is not None and session.alive() else None
 
     def outer(self, thread_id: str) -> Session | None:

@@ -16,7 +16,8 @@ from agent_ckpt import work
 from agent_ckpt.backend import Factory, Program
 from agent_ckpt.carrier import run_id_of, thread_id_of
 from agent_ckpt.codec import seal, vaults
-from agent_ckpt.codec.keyring import MAKE_ONE, Keyring
+from agent_ckpt.codec.keyring import Keyring
+from agent_ckpt.codec.keysource import MAKE_ONE
 from agent_ckpt.core import credentials as core
 from agent_ckpt.core.credentials import Use, VaultChangedError
 from agent_ckpt.errors import SealError, UnavailableError, UsageError, ValueNotStorableError, WrongKeyError

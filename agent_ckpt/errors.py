@@ -30,7 +30,7 @@ from typing import Any, ClassVar, Literal
 
 Retry = Literal["never", "same_call", "after_reading", "after_wait"]
 SealReason = Literal["plaintext", "altered", "replayed", "unknown_key"]
-ConflictReason = Literal["stale", "busy", "deleted", "expected_revision"]
+ConflictReason = Literal["stale", "busy", "deleted", "leased", "lease_lost", "expected_revision"]
 
 
 def _rebuild(cls: type[CkptError], message: str, fields: dict[str, Any]) -> CkptError:
@@ -90,13 +90,16 @@ class ThreadConflictError(CkptError, RuntimeError):
     Attributes:
         thread_id: the thread.
         reason: `"stale"` (another session wrote first), `"busy"` (a run that is still going owns
-            the thread), `"deleted"` (the thread was deleted) or `"expected_revision"`.
+            the thread), `"deleted"` (the thread was deleted), `"leased"` (another holds its lease),
+            `"lease_lost"` (the caller's own lease has ended) or `"expected_revision"`.
         expected: the revision that this run restored, or None where it named only a checkpoint.
         found: the revision that the thread has now; 0 when the thread is gone.
         wrote: whether this run had already committed something before it was refused.
         checkpoint_id: the checkpoint that the write named, if any.
-        holder: for `"busy"` because of a run in flight: that run; else None.
-        age_s: how long that run has been going, in seconds; else None.
+        holder: for `"busy"` because of a run in flight, that run; for `"leased"`, who holds the lease.
+        age_s: how long that run has been going, in seconds.
+        expires_at: until when that lease holds unless renewed, in seconds since the epoch.
+        fence: that lease's number.
     """
 
     retry = "after_reading"
@@ -110,6 +113,8 @@ class ThreadConflictError(CkptError, RuntimeError):
     checkpoint_id: str | None
     holder: str | None = None
     age_s: float | None = None
+    expires_at: float | None = None
+    fence: int | None = None
 
 
 class CredentialConflictError(CkptError, RuntimeError):

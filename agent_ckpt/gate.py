@@ -17,7 +17,7 @@ from agent_ckpt.core import recast, storekeys
 from agent_ckpt.core.storekeys import KeysChanged, KeysNeeded, StoreKeys, StoreSeal
 from agent_ckpt.errors import NotSealedError, UsageError, WrongKeyError
 from agent_ckpt.options import Options
-from agent_ckpt.steps import Call, Outside, Steps, T
+from agent_ckpt.steps import Call, Outside, Pause, Steps, T
 
 _ADDRESS_KEY_SIZE = 16
 
@@ -77,8 +77,8 @@ class Gate:
             except BaseException as exc:
                 value, send = exc, inner.throw
 
-    def _call(self, call: Call | Outside) -> Generator[Any, Any, Any]:
-        if isinstance(call, Outside):
+    def _call(self, call: Call | Pause | Outside) -> Generator[Any, Any, Any]:
+        if not isinstance(call, Call):
             return (yield call)
         while self.keys is not None:
             try:

@@ -289,7 +289,7 @@ def _migrate(
 
 def new_key_file(path: str) -> str:
     """Make a file with a fresh key, for its owner only; its id."""
-    from agent_ckpt.codec.keyring import new_key_text, write_new
+    from agent_ckpt.codec.keysource import new_key_text, write_new
 
     text = new_key_text()
     write_new(path, f"{text}\n")

@@ -112,6 +112,25 @@ class Holder(NamedTuple):
         return f"a run of process {self.process}, {self.age_s:.1f} s old,"
 
 
+class LeaseRow(NamedTuple):
+    """A thread's lease.
+
+    Attributes:
+        fence: rises with each lease of the store.
+        holder: eight bytes; the first four name the process.
+        label: what others are told of the holder.
+        turn: 1 for a turn on the thread, 0 for a lease that was asked for as one.
+        since, expires: seconds since the epoch.
+    """
+
+    fence: int
+    holder: bytes
+    label: str
+    turn: int
+    since: float
+    expires: float
+
+
 class CheckpointRow(NamedTuple):
     """A checkpoint's row as it was read, and its thread's secret."""
 
@@ -200,6 +219,24 @@ class ThreadInfo:
     checkpoints: int
     namespaces: int
     updated: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseInfo:
+    """One line of `AgentSaver.leases()`.
+
+    Attributes:
+        thread_id: the thread.
+        fence: the lease's number; a later lease has a larger one.
+        holder: who holds it.
+        since, expires_at: seconds since the epoch: when it was taken, and until when it holds.
+    """
+
+    thread_id: str
+    fence: int
+    holder: str
+    since: float
+    expires_at: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from agent_ckpt.carrier import config_for, run_id_of
 from agent_ckpt.codec import expand, frame, tree
 from agent_ckpt.codec.plan import RUN_FROM, Planner
 from agent_ckpt.codec.values import DecodeError, ValueCodec
-from agent_ckpt.core.flight import Life
+from agent_ckpt.core.flight import Rules
 from agent_ckpt.core.hot import HotThread, path_of
 from agent_ckpt.core.put import KEEP, PutPlan, Target, Written
 from agent_ckpt.core.read import Found
@@ -35,13 +35,13 @@ _OWN_KEYS = frozenset(("v", "id", "ts", "channel_values", "channel_versions", "v
 class Planning:
     """Makes the plan of one write for the thread as it is known in memory; empty for a new one."""
 
-    def __init__(self, codec: ValueCodec, hot: HotThread, compression: str, life: Life) -> None:
+    def __init__(self, codec: ValueCodec, hot: HotThread, compression: str, rules: Rules) -> None:
         self.hot = hot
         # Before the first look: what another write adds meanwhile must not count as known here.
         self._known = self.hot.count
         self._codec = codec
         self._compression = compression
-        self._life = life
+        self._rules = rules
         self._ns, self._checkpoint_id = "", ""
         self._planner = Planner(
             codec,
@@ -101,7 +101,7 @@ class Planning:
             self._framed([plan for _, _, plan in channels]),
             self._compression,
             session,
-            self._life,
+            self._rules,
         )
 
     def writes(
@@ -134,7 +134,7 @@ class Planning:
             self._framed([plan for _, _, plan in planned]),
             self._compression,
             session,
-            self._life,
+            self._rules,
         )
 
     def remember(self, written: Written) -> None:

@@ -18,6 +18,7 @@ import time
 import weakref
 from typing import Any, Protocol
 
+from agent_ckpt.core.flight import Rules, nobody
 from agent_ckpt.core.session import Session
 from agent_ckpt.model import Holder
 
@@ -41,6 +42,12 @@ class Board(Protocol):
     def renew(self, slot: int) -> None: ...
 
     def withdraw(self, slot: int) -> None: ...
+
+    def show_life(self) -> None:
+        """Let other processes see that this one lives, though it runs nothing yet."""
+
+    def alive(self, token: bytes) -> bool:
+        """Whether the process lives whose sessions' ids begin so; True where that can't be told."""
 
     def look(self, session_id: bytes, ttl_s: float) -> Holder | None:
         """The run of another process that is going under this session's id, or None."""
@@ -138,6 +145,18 @@ class Runs:
         self._board = board
         self._ttl_s = ttl_s
 
+    def rules(self, rejects: bool, lease: bytes | None) -> Rules:
+        """What decides whether a write is let through, as things stand."""
+        return Rules(self.life if rejects else nobody, self.alive, time.time, lease)
+
+    def alive(self, holder: bytes) -> bool:
+        """Whether the process lives that a session or a holder belongs to, by its id."""
+        return self._board.alive(holder[:4])
+
+    def show_life(self) -> None:
+        """Let other processes see that this one lives."""
+        self._board.show_life()
+
     def fresh_id(self) -> bytes:
         """An id for a new session, which tells this process's sessions from others'."""
         return self._board.token() + os.urandom(4)
@@ -147,7 +166,7 @@ class Runs:
         if session.run is None:
             session.run = GoingRun(session, loop, self._board)
 
-    def give_way(self, left: Session | None, own: Session | None, outer: Session | None) -> None:
+    def give_way(self, left: Session | None, own: Session | None, outer: Session | None) -> bool:
         """End a run that its caller has come back from.
 
         Whoever calls from the OS thread, the task and the context in which a run began isn't inside
@@ -157,10 +176,15 @@ class Runs:
             left: the session last begun in this context, on the thread that is written now.
             own: the session that writes; its run is the caller's.
             outer: the session of the run inside whose node we are, if any.
+
+        Returns:
+            Whether there was one. Steps of it that are on their way may still be stored.
         """
         run = left.run if left is not None and left is not own and left is not outer else None
-        if isinstance(run, GoingRun) and not run.ended and run.position == _position():
-            run.end()
+        if not isinstance(run, GoingRun) or run.ended or run.position != _position():
+            return False
+        run.end()
+        return True
 
     def about_to_write(self, session: Session) -> Holder | None:
         """The run of this process whose first write is on its way, on the thread as a session has just restored it.

@@ -28,16 +28,18 @@ from agent_ckpt.errors import UsageError
 from agent_ckpt.gate import Gate
 from agent_ckpt.key_ops import KeyOps
 from agent_ckpt.key_work import seal_rest
+from agent_ckpt.leases import LeaseOps
 from agent_ckpt.runs import Runs
 from agent_ckpt.sqlite import SqliteBackend
 from agent_ckpt.thread_ops import ThreadOps
+from agent_ckpt.turns import TurnOps
 from agent_ckpt.work import OnDamage
 
 _URL_VARIABLE = "AGENT_CKPT_URL"
 _KEY_VARIABLE = "AGENT_CKPT_KEY"
 
 
-class AgentSaver(KeyOps, CredentialOps, ThreadOps, BaseCheckpointSaver[Any]):
+class AgentSaver(KeyOps, CredentialOps, ThreadOps, LeaseOps, TurnOps, BaseCheckpointSaver[Any]):
     """A LangGraph checkpointer on one SQLite file in WAL mode, for sync and async use.
 
     One object serves every OS thread and every event loop; it may be built at import time or

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,7 +25,13 @@ class Outside(NamedTuple):
     work: Callable[[], Any]
 
 
-Steps = Generator[Call | Outside, Any, T]
+class Pause(NamedTuple):
+    """A wait that holds nothing, as a step of larger work."""
+
+    seconds: float
+
+
+Steps = Generator[Call | Pause | Outside, Any, T]
 
 
 def run(backend: Backend, steps: Steps[T]) -> T:
@@ -38,7 +45,12 @@ def run(backend: Backend, steps: Steps[T]) -> T:
             return done.value  # type: ignore[no-any-return]
         answer, failure = None, None
         try:
-            answer = call.work() if isinstance(call, Outside) else backend.run(call.factory, write=call.write)
+            if isinstance(call, Pause):
+                time.sleep(call.seconds)
+            elif isinstance(call, Outside):
+                answer = call.work()
+            else:
+                answer = backend.run(call.factory, write=call.write)
         except BaseException as exc:
             failure = exc
 
@@ -54,7 +66,9 @@ async def arun(backend: Backend, steps: Steps[T]) -> T:
             return done.value  # type: ignore[no-any-return]
         answer, failure = None, None
         try:
-            if isinstance(call, Outside):
+            if isinstance(call, Pause):
+                await asyncio.sleep(call.seconds)
+            elif isinstance(call, Outside):
                 answer = await asyncio.to_thread(call.work)
             else:
                 answer = await backend.arun(call.factory, write=call.write)

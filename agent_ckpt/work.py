@@ -29,7 +29,7 @@ from agent_ckpt.core import verify as verifying
 from agent_ckpt.core import writes as writing
 from agent_ckpt.core.hot import HotCache, HotThread
 from agent_ckpt.core.put import ReplanError, Written
-from agent_ckpt.core.session import Session, busy
+from agent_ckpt.core.session import Session, busy, overtaken
 from agent_ckpt.errors import CorruptionError, SealError, ThreadConflictError, UnavailableError, UsageError
 from agent_ckpt.filters import matches
 from agent_ckpt.metadata import metadata_of
@@ -60,10 +60,10 @@ class Store:
     fresh: Callable[..., Steps[bytes]]
     keyring: Keyring | None = None
 
-    @property
-    def life(self) -> flight.Life:
-        """What tells a write of the runs in flight that keep it out."""
-        return self.runs.life if self.options.on_busy == "reject" else flight.nobody
+    def rules(self, thread_id: str, session: Session | None) -> flight.Rules:
+        """What decides whether a write of a thread is let through."""
+        lease = session.lease if session is not None and session.lease is not None else self.carrier.lease_of(thread_id)
+        return self.runs.rules(self.options.on_busy == "reject", lease.id if lease is not None else None)
 
 
 def touch() -> Steps[None]:
@@ -101,27 +101,39 @@ def _let_in(store: Store, place: Place, restored: read.Restored, session: Sessio
     Returns:
         What was restored; anew where the thread was taken from a run in flight.
     """
-    store.runs.give_way(store.carrier.last_begun(session.thread_id), session, session.outer)
-    row = restored.thread
+    left, row = store.carrier.last_begun(session.thread_id), restored.thread
+    if store.runs.give_way(left, session, session.outer) and left is not None:
+        left.refused = left.refused or overtaken(left)
+        return (yield from _take_over(store, place, left.id, session))
     if store.options.on_busy == "reject":
         ahead = store.runs.about_to_write(session)
         if ahead is not None and session.outer is None and (row is None or row.revision == session.base):
             raise busy(session.base, session, ahead, session.thread_id, None, "the run was")
-    if row is None or row.session is None or store.runs.life(row.session) is None:
+    rules = store.rules(session.thread_id, session)
+    runs_on = row.session if row is not None and row.session is not None and store.runs.life(row.session) else None
+    if runs_on is None and restored.lease is None and rules.lease is None:
         return restored
-    held_by = row.session
-    look = partial(flight.look, place.thread_id, session, store.runs.life, "the run was")
+    look = partial(flight.look, place.thread_id, session, store.runs.rules(True, rules.lease), "the run was")
     if (yield Call(look)) is None:
         return restored
     # A stream that nobody holds any more may only wait for the cyclic collector.
     gc.collect()
     refused: ThreadConflictError | None = yield Call(look)
     if refused is None:
-        return restored
-    if store.options.on_busy == "reject" or session.outer is not None:
+        return (yield from _restore_again(store, place, session))
+    if store.options.on_busy == "reject" or session.outer is not None or refused.reason != "busy" or runs_on is None:
         raise refused
+    return (yield from _take_over(store, place, runs_on, session))
+
+
+def _take_over(store: Store, place: Place, held_by: bytes, session: Session) -> Steps[read.Restored]:
+    """Make a session that has restored a thread its owner in place of a run, which is refused from now on."""
     yield Call(partial(flight.claim, place.thread_id, held_by, session.id), write=True)
-    restored = yield Call(lambda: read.get_tuple(place, store.hot.of))
+    return (yield from _restore_again(store, place, session))
+
+
+def _restore_again(store: Store, place: Place, session: Session) -> Steps[read.Restored]:
+    restored: read.Restored = yield Call(lambda: read.get_tuple(place, store.hot.of))
     session.base = restored.thread.revision if restored.thread is not None else 0
     return restored
 
@@ -196,7 +208,7 @@ def _write(store: Store, thread_id: str, session: Session | None, plan: Callable
         hot = store.hot.of(thread_id, row) if row is not None else None
     for _ in range(_PLANS_AT_MOST):
         known = hot or (yield from _new_thread(store, thread_id))
-        planning = Planning(store.codec, known, store.options.compression, store.life)
+        planning = Planning(store.codec, known, store.options.compression, store.rules(thread_id, session))
         factory = plan(planning)
         try:
             written: Written = yield Call(factory, write=True)

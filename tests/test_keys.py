@@ -28,7 +28,7 @@ from agent_ckpt import (
     UsageError,
     WrongKeyError,
 )
-from agent_ckpt.codec.keyring import new_key_text
+from agent_ckpt.codec.keysource import new_key_text
 from tests.conftest import Api
 from tests.key_service import KeyServer
 from tests.test_sealing import KEY, OTHER, config, edit, put, rows_of, two_threads, whole

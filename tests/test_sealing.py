@@ -24,7 +24,15 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
-from agent_ckpt import AgentSaver, CkptError, CorruptionError, NotSealedError, SealError, WrongKeyError
+from agent_ckpt import (
+    AgentSaver,
+    CkptError,
+    CorruptionError,
+    NotSealedError,
+    SealError,
+    ThreadConflictError,
+    WrongKeyError,
+)
 from agent_ckpt.codec import frame, heads, seal
 from agent_ckpt.codec.keyring import Keyring
 from agent_ckpt.core.storekeys import SHAPES
@@ -605,6 +613,21 @@ def test_a_sealed_head_follows_prunes_and_deletes(open_sealed: Any, form: str) -
     assert len(api.list(config())) == 1 and saver.verify()
     at = put(api, at=api.get_tuple(config()).config, number=9, value=9)
     assert api.get_tuple(config()).checkpoint["channel_values"] == {"value": 9} and saver.verify()
+
+
+def test_leases_on_a_sealed_file(path: Path, tmp_path: Path, open_sealed: Any, form: str) -> None:
+    """Who holds a lease stands sealed, and its thread id where thread ids do; it keeps others out."""
+    saver = open_sealed(seal_thread_ids=True)
+    put(saver, config(CANARY), 1, value="v")
+    with saver.lease(CANARY):
+        raw = raw_of(tmp_path)
+        assert CANARY.encode() not in raw and f"process {os.getpid()} on".encode() not in raw
+        ((thread_id, holder),) = [(one.thread_id, one.holder) for one in Api(saver, form).leases()]
+        assert thread_id == CANARY and f"process {os.getpid()} on" in holder
+        with AgentSaver(path, key=KEY) as other:
+            with pytest.raises(ThreadConflictError, match=f"process {os.getpid()}"):
+                put(other, other.get_tuple(config(CANARY)).config, 2, value="w")
+    put(saver, saver.get_tuple(config(CANARY)).config, 2, value="w")
 
 
 def test_more_namespaces_than_the_head_remembers(open_sealed: Any) -> None:

@@ -34,7 +34,7 @@ def new(
     The key is given to a saver as key="file:FILE" or "env:NAME", never on a command line.
     """
     from agent_ckpt import key_work
-    from agent_ckpt.codec.keyring import new_key_text
+    from agent_ckpt.codec.keysource import new_key_text
 
     if file is None:
         print(new_key_text())

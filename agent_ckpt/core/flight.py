@@ -7,13 +7,15 @@ already sent the mail would be refused, with its tool call left unanswered.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.core.rows import body_of, checkpoint_row, session_column, thread_row
-from agent_ckpt.core.session import Session, busy, conflict, owns
+from agent_ckpt.core.session import Session, busy, conflict, lease_lost, leased, owns
 from agent_ckpt.errors import CorruptionError, ThreadConflictError
-from agent_ckpt.model import Body, Holder, Place, Ref, ThreadRow
+from agent_ckpt.model import Body, Holder, LeaseRow, Place, Ref, ThreadRow
 
 Life = Callable[[bytes], Holder | None]
 """Tells of a session's id whether a run of it is going, here or in another process."""
@@ -23,28 +25,75 @@ _TRIGGERS = ("__start__", "branch:to:")
 _TASKS = "__pregel_tasks"
 
 
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What decides beside the revision whether a write is let through.
+
+    Attributes:
+        life: tells of runs in flight.
+        alive: tells of a holder's id whether its process lives.
+        now: the clock, in seconds since the epoch.
+        lease: the id under which the caller holds the thread's lease, if it does.
+    """
+
+    life: Life
+    alive: Callable[[bytes], bool]
+    now: Callable[[], float]
+    lease: bytes | None = None
+
+    def holds(self, lease: LeaseRow) -> bool:
+        """Whether a lease still holds: it has not expired, and its process lives."""
+        return lease.expires > self.now() and self.alive(lease.holder)
+
+
+def lease_row(columns: Sequence[Any]) -> LeaseRow | None:
+    """From fence, holder, label, since, expires; None where there is no lease."""
+    return LeaseRow(*columns) if columns and columns[0] is not None else None
+
+
+def lease_of(thread_id: str) -> Program[LeaseRow | None]:
+    """The lease of a thread that may not be stored yet."""
+    found = yield Statement("lease_of_thread", (thread_id,))
+    return lease_row(found[0]) if found else None
+
+
 def nobody(_: bytes) -> Holder | None:
     """The life of runs for whoever takes a thread regardless."""
     return None
 
 
-def admit(place: Place, row: ThreadRow | None, session: Session | None, life: Life, doing: str) -> Program[None]:
+def admit(
+    place: Place, row: ThreadRow | None, lease: LeaseRow | None, session: Session | None, rules: Rules, doing: str
+) -> Program[None]:
     """Let a write through whose session may write the thread now, or refuse it before anything of it is stored.
 
     Raises:
-        ThreadConflictError: when the session lost the thread, or a run in flight owns it.
+        ThreadConflictError: when another holds the thread's lease or the caller lost it, when the
+            session lost the thread, or when a run in flight owns it.
     """
+    check_lease(place, lease, session, rules, doing)
     if session is not None and not owns(row, session):
         # A run restored the thread at rest, and lost a race; a bare read may have met a run in flight.
         if session.run is None and session.outer is None:
-            yield from _refuse_in_flight(place, row, session, life, doing)
+            yield from refuse_in_flight(place, row, session, rules.life, doing)
         raise conflict(row, session, place.checkpoint_id, doing)
-    yield from _refuse_in_flight(place, row, session, life, doing)
+    yield from refuse_in_flight(place, row, session, rules.life, doing)
 
 
-def _refuse_in_flight(
+def check_lease(place: Place, lease: LeaseRow | None, session: Session | None, rules: Rules, doing: str) -> None:
+    """Refuse whoever writes a thread that another holds the lease of, or has lost the lease that it held."""
+    if lease is not None and lease.holder == rules.lease:
+        return
+    if lease is not None and rules.holds(lease):
+        raise leased(place.thread_id, lease, doing, session is not None and session.wrote)
+    if rules.lease is not None:
+        raise lease_lost(place.thread_id, doing, session is not None and session.wrote)
+
+
+def refuse_in_flight(
     place: Place, row: ThreadRow | None, session: Session | None, life: Life, doing: str
 ) -> Program[None]:
+    """Refuse a write where a run in flight owns the thread."""
     if row is None or row.session is None or (session is not None and session.id == row.session):
         return
     holder = life(row.session)
@@ -57,14 +106,20 @@ def _refuse_in_flight(
     raise busy(row.revision, session, holder, place.thread_id, place.checkpoint_id, doing)
 
 
-def look(thread_id: str, session: Session, life: Life, doing: str) -> Program[ThreadConflictError | None]:
-    """What would refuse a session now that has just restored: a run in flight, or nothing."""
+def look(thread_id: str, session: Session, rules: Rules, doing: str) -> Program[ThreadConflictError | None]:
+    """What would refuse a session now that has just restored: a lease, a run in flight, or nothing."""
+    place = Place(thread_id, "", None)
+    lease = yield from lease_of(thread_id)
+    try:
+        check_lease(place, lease, session, rules, doing)
+    except ThreadConflictError as refused:
+        return refused
     found = yield Statement("thread_row", (thread_id,))
     row = thread_row(found[0], thread_id) if found else None
     if session.outer is not None and not owns(row, session):
         return conflict(row, session, None, doing)
     try:
-        yield from _refuse_in_flight(Place(thread_id, "", None), row, session, life, doing)
+        yield from refuse_in_flight(place, row, session, rules.life, doing)
     except ThreadConflictError as refused:
         return refused
     return None

@@ -10,7 +10,7 @@ from agent_ckpt.backend import Program, Statement
 from agent_ckpt.codec import expand, frame, ids, rows
 from agent_ckpt.core.delta import trails_of
 from agent_ckpt.core.manage import delete_thread, find_thread
-from agent_ckpt.core.rebuild import settle
+from agent_ckpt.core.rebuild import reseal_head
 from agent_ckpt.core.rows import (
     body_of,
     checkpoint_row,
@@ -39,7 +39,7 @@ def keep_latest(thread_id: str, delta_channels: DeltaChannels, compression: str)
         yield Statement("drop_writes_but_of", (space, columns[1], head.seq))
         yield Statement("drop_checkpoints_but", (space, head.seq))
     yield from collect(thread_id, thread)
-    yield from settle(thread)
+    yield from reseal_head(thread)
 
 
 def _remember_ancestors(
@@ -78,7 +78,7 @@ def delete_for_runs(run_ids: list[str], delta_channels: DeltaChannels, compressi
         yield Statement("drop_writes_of_run", (run,))
         yield Statement("drop_checkpoints_of_run", (run,))
     for thread_id in sorted(touched):
-        yield from _settle(thread_id)
+        yield from settle(thread_id)
     return sorted(touched)
 
 
@@ -101,7 +101,7 @@ def _prepare_children(
             yield from _remember_ancestors(space, row, delta_channels, compression)
 
 
-def _settle(thread_id: str) -> Program[None]:
+def settle(thread_id: str) -> Program[None]:
     """After a thread lost rows: raise its revision, drop what nothing refers to any more."""
     thread = yield from find_thread(thread_id)
     if thread is None:
@@ -115,7 +115,7 @@ def _settle(thread_id: str) -> Program[None]:
     column = session_column(thread, sequence, None)
     yield Statement("update_thread", (thread.thread, sequence, column, thread.next_blob))
     yield from collect(thread_id, thread)
-    yield from settle(thread)
+    yield from reseal_head(thread)
 
 
 def collect(thread_id: str, thread: ThreadRow) -> Program[None]:

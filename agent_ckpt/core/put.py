@@ -8,7 +8,7 @@ from typing import Any
 from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import frame, heads, ids, rows, tree
 from agent_ckpt.core.assemble import Assembled, assemble
-from agent_ckpt.core.flight import Life, admit
+from agent_ckpt.core.flight import Rules, admit, lease_of, lease_row
 from agent_ckpt.core.rows import (
     body_of,
     check_newest,
@@ -71,7 +71,7 @@ class PutPlan:
         target, frames: what the plans were made with (`assemble`).
         compression: for what is framed in the transaction.
         session: the session it belongs to, if any.
-        life: tells whether the run that owns the thread is going.
+        rules: what else decides whether it is let through.
     """
 
     place: Place
@@ -84,7 +84,7 @@ class PutPlan:
     frames: dict[bytes, bytes]
     compression: str
     session: Session | None
-    life: Life
+    rules: Rules
 
 
 @dataclass(slots=True)
@@ -120,7 +120,8 @@ def put(plan: PutPlan) -> Program[Written]:
     found = yield Statement("put_begin", (place.thread_id, place.ns, key, parent_key, reads_parent))
     state = found[0] if found else None
     row = thread_row(state, place.thread_id) if state else None
-    yield from admit(place, row, plan.session, plan.life, "put")
+    lease = lease_row(state[17:23]) if state else (yield from lease_of(place.thread_id))
+    yield from admit(place, row, lease, plan.session, plan.rules, "put")
     plan.target.check(row)
     existing = _checkpoint(place, state[9:13], row.secret) if state and row and state[9] is not None else None
     if row is not None and state is not None and existing is None:

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import frame, ids, rows
 from agent_ckpt.codec.tree import State
+from agent_ckpt.core.flight import lease_row
 from agent_ckpt.core.hot import HotThread
 from agent_ckpt.core.load import Blobs, load
 from agent_ckpt.core.rows import check_newest, check_writes, checkpoint_row, damaged, thread_row, writes_row
 from agent_ckpt.core.writes import in_order, merge
 from agent_ckpt.errors import CorruptionError, SealError
-from agent_ckpt.model import Body, CheckpointRow, Place, Ref, ThreadRow, WritesRow
+from agent_ckpt.model import Body, CheckpointRow, LeaseRow, Place, Ref, ThreadRow, WritesRow
 
 HotOf = Callable[[str, ThreadRow], HotThread]
 PAGE = 32
@@ -45,10 +46,11 @@ class Found:
 
 @dataclass(slots=True)
 class Restored:
-    """What get_tuple read in one snapshot: the thread's row (None: no such thread), the checkpoint."""
+    """What get_tuple read in one snapshot: the thread's row (None: no such thread), the checkpoint, the lease."""
 
     thread: ThreadRow | None
     found: Found | None
+    lease: LeaseRow | None = None
 
 
 def get_tuple(place: Place, hot_of: HotOf) -> Program[Restored]:
@@ -63,8 +65,9 @@ def get_tuple(place: Place, hot_of: HotOf) -> Program[Restored]:
     thread = thread_row(columns, place.thread_id)
     if place.checkpoint_id is None:
         check_newest(thread, place, columns[7])
+    lease = lease_row(columns[13:19])
     if columns[7] is None:
-        return Restored(thread, None)
+        return Restored(thread, None, lease)
     row = checkpoint_row(place.thread_id, place.ns, columns[7:13], thread.secret)
     written = yield Statement("writes_of_checkpoint", (columns[6], columns[8]))
     one = take(thread, row, [writes_row(row.place, w, thread.secret) for w in written])
@@ -74,7 +77,7 @@ def get_tuple(place: Place, hot_of: HotOf) -> Program[Restored]:
         known = ((name, hot.state_of(place.ns, name, ref)) for name, _, ref in one.body.channels)
         one.states = {name: state for name, state in known if state is not None}
     yield from load(thread, refs_of(one), hot, one.blobs)
-    return Restored(thread, one)
+    return Restored(thread, one, lease)
 
 
 def take(thread: ThreadRow, row: CheckpointRow, written: list[WritesRow]) -> Found:

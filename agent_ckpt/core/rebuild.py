@@ -60,9 +60,15 @@ def mismatches(row: ThreadRow) -> Program[list[str]]:
     return wrong
 
 
-def settle(row: ThreadRow) -> Program[None]:
+def reseal_head(row: ThreadRow) -> Program[None]:
     """After rows of a thread were dropped: seal its head anew, at the revision and session that it has."""
     found = yield from rebuild(row)
     if found is not None:
         column = session_column(row._replace(heads=found), row.revision, row.session)
         yield Statement("update_thread", (row.thread, row.revision, column, row.next_blob))
+
+
+def own(row: ThreadRow, session_id: bytes) -> Program[None]:
+    """Make a session the owner of a thread, at the revision that it has."""
+    column = session_column(row, row.revision, session_id)
+    yield Statement("update_thread", (row.thread, row.revision, column, row.next_blob))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from agent_ckpt.backend import Program, Statement
+from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import frame, ids, rows
 from agent_ckpt.core.rebuild import mismatches, rebuild
 from agent_ckpt.core.rows import (
@@ -48,10 +48,12 @@ def store_state() -> Program[tuple[bytes, int, bytes | None, bool]]:
 
 
 def set_first_seal(with_threads: bytes, empty: bytes) -> Program[bytes]:
-    """Seal the row of a store that isn't sealed; what stands there then."""
+    """Seal the row of a store that isn't sealed; what stands there then. Leases end: nobody else is on the file."""
     _, _, stored, threads = yield from store_state()
     if stored is None:
         stored = with_threads if threads else empty
+        yield Statement("drop_leases")
+        yield Statement("drop_waiters")
         yield Statement("set_seal", (stored,))
     return stored
 
@@ -76,6 +78,8 @@ def end_migration(before: bytes, after: bytes | None) -> Program[bool]:
             return False
         if len(page) < PAGE:
             yield Statement("set_seal", (after,))
+            yield Statement("drop_leases")
+            yield Statement("drop_waiters")
             return True
         at = page[-1][0]
 
@@ -95,24 +99,42 @@ def rename(before: StoreKeys, after: StoreKeys) -> Program[bool]:
     """Seal every name of the store anew, with the store's seal, in one transaction."""
     if not (yield from set_seal(before.stored, after.stored)):
         return False
-    for role, listed, changing in (
-        ("ns", "names_of_spaces", ("set_space_as_stored",)),
-        ("thread", "names_of_threads", ("rename_thread",)),
-        ("thread", "names_of_vaults", ("rename_vault",)),
-        ("run", "names_of_runs", ("rename_run_of_checkpoints", "rename_run_of_writes")),
-    ):
-        changes = []
-        for columns in (yield Statement(listed)):
-            try:
-                name = before.open_name(role, columns[-1])
-            except frame.UnsealError as exc:
-                raise unsealed(
-                    Place("", "", None), f"a name ({role})", exc.detail or frame.NOT_HERE, exc.reason
-                ) from exc
-            changes.append((columns[0], after.seal_name(role, name)))
-        for name in changing:
-            yield Statement(name, changes, many=True)
+    spaces = yield Statement("names_of_spaces")
+    yield Statement("set_space_as_stored", _renamed("ns", spaces, before, after), many=True)
+    threads = yield Statement("names_of_threads")
+    yield Statement("rename_thread", _renamed("thread", threads, before, after), many=True)
+    vaults = yield Statement("names_of_vaults")
+    yield Statement("rename_vault", _renamed("thread", vaults, before, after), many=True)
+    runs = _renamed("run", (yield Statement("names_of_runs")), before, after)
+    yield from _rename_leases(before, after)
+    yield Statement("rename_run_of_checkpoints", runs, many=True)
+    yield Statement("rename_run_of_writes", runs, many=True)
     return True
+
+
+def _rename_leases(before: StoreKeys, after: StoreKeys) -> Program[None]:
+    """Names of leases and of who waits for them."""
+    changes = []
+    for thread_id, label in (yield Statement("names_of_leases")):
+        changes.append((thread_id, _name("thread", thread_id, before, after), _name("label", label, before, after)))
+    yield Statement("rename_lease", changes, many=True)
+    waiters = yield Statement("names_of_waiters")
+    changed = [(thread_id, _name("thread", thread_id, before, after)) for (thread_id,) in waiters]
+    yield Statement("rename_waiters", changed, many=True)
+
+
+def _name(role: str, stored: Any, before: StoreKeys, after: StoreKeys) -> Any:
+    """What is to stand for a name."""
+    try:
+        name = before.open_name(role, stored)
+    except frame.UnsealError as exc:
+        raise unsealed(Place("", "", None), f"a name ({role})", exc.detail or frame.NOT_HERE, exc.reason) from exc
+    return after.seal_name(role, name)
+
+
+def _renamed(role: str, found: list[Row], before: StoreKeys, after: StoreKeys) -> list[tuple[Any, Any]]:
+    """What identifies a row, and the name that is to stand in it."""
+    return [(columns[0], _name(role, columns[-1], before, after)) for columns in found]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Literal, Protocol
 
 from agent_ckpt.errors import ThreadConflictError
-from agent_ckpt.model import Holder, ThreadRow
+from agent_ckpt.model import Holder, LeaseRow, ThreadRow
 
 _IN_A_TASK = (
     " Inside a node of that run: pass the node's `config` on instead of naming the thread again, give the inner "
@@ -25,6 +26,20 @@ class Run(Protocol):
 
     @property
     def ended(self) -> bool: ...
+
+
+class HeldLease(Protocol):
+    """A lease as its holder knows it."""
+
+    @property
+    def store(self) -> int: ...
+
+    @property
+    def thread_id(self) -> str: ...
+
+    @property
+    def id(self) -> bytes | None:
+        """The id under which it is held; None once it was given back."""
 
 
 @dataclass(slots=True)
@@ -42,6 +57,7 @@ class Session:
         superseded: whether a config that carries it was restored from again.
         run: the run that it began with, while that run is going; None for a session without one
             (a raw get_tuple, update_state) and for a run that has ended.
+        lease: the lease that it began under, if any.
     """
 
     id: bytes
@@ -53,6 +69,7 @@ class Session:
     refused: ThreadConflictError | None = None
     superseded: bool = False
     run: Run | None = None
+    lease: HeldLease | None = None
     _generation: int = field(default_factory=lambda: _forks)
 
     def alive(self) -> bool:
@@ -133,6 +150,55 @@ def busy(
         checkpoint_id=checkpoint_id,
         holder=str(holder),
         age_s=holder.age_s,
+    )
+
+
+def leased(thread_id: str, lease: LeaseRow, doing: str, wrote: bool = False) -> ThreadConflictError:
+    """The error for whoever meets another's lease."""
+    until = datetime.fromtimestamp(lease.expires, UTC).isoformat(timespec="seconds")
+    what = "a turn is going on it in" if lease.turn else "its lease is held by"
+    return ThreadConflictError(
+        f"{doing} refused for thread {thread_id!r}: {what} {lease.label} (fence {lease.fence}), until {until} unless "
+        f"renewed. Nothing of it was stored. Queue for it (saver.turn(config, 'enqueue'), or lease(..., timeout=)), or "
+        f"end it with saver.break_lease({thread_id!r}).",
+        thread_id=thread_id,
+        reason="busy" if lease.turn else "leased",
+        expected=None,
+        found=0,
+        wrote=wrote,
+        checkpoint_id=None,
+        holder=lease.label,
+        expires_at=lease.expires,
+        fence=lease.fence,
+    )
+
+
+def lease_lost(thread_id: str, doing: str, wrote: bool) -> ThreadConflictError:
+    """The error for a holder that is late."""
+    return ThreadConflictError(
+        f"{doing} refused for thread {thread_id!r}: the lease that this caller held has expired or was broken. Nothing "
+        f"of it was stored. Take the lease again, and read the thread again, before you go on.",
+        thread_id=thread_id,
+        reason="lease_lost",
+        expected=None,
+        found=0,
+        wrote=wrote,
+        checkpoint_id=None,
+    )
+
+
+def overtaken(session: Session) -> ThreadConflictError:
+    """The error for a run whose caller left it in the middle and began another on the thread."""
+    return ThreadConflictError(
+        f"a write was refused for thread {session.thread_id!r}: the caller of this run (restored at revision "
+        f"{session.base}) left it in the middle and has begun another one on the thread. Nothing of it was stored. "
+        f"Read a stream to its end, or close it, before the next run.",
+        thread_id=session.thread_id,
+        reason="stale",
+        expected=session.base,
+        found=session.base,
+        wrote=session.wrote,
+        checkpoint_id=None,
     )
 
 

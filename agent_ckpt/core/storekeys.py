@@ -196,15 +196,16 @@ class Shape(NamedTuple):
         return 4 if 4 in self.params else 0 if self.params.get(0) == "run" else None
 
 
+_ROLES = {"thread": "a thread's id", "ns": "a namespace's name", "run": "a run's id", "label": "a lease's label"}
 _AT = {0: "thread", 1: "ns"}
 _PAGE_COLUMNS = {0: "thread", 7: "ns", 11: "run"}
 
 SHAPES: dict[str, Shape] = {
     "thread_row": Shape({0: "thread"}, {}, 5),
-    "put_begin": Shape(_AT, {11: "run", 15: "run"}, 5, 6),
-    "writes_begin": Shape(_AT, {}, 5, 6),
-    "head_of_space": Shape(_AT, {10: "run"}, 5, 6),
-    "checkpoint_by_id": Shape(_AT, {10: "run"}, 5, 6),
+    "put_begin": Shape(_AT, {11: "run", 15: "run", 19: "label"}, 5, 6),
+    "writes_begin": Shape(_AT, {12: "label"}, 5, 6),
+    "head_of_space": Shape(_AT, {10: "run", 15: "label"}, 5, 6),
+    "checkpoint_by_id": Shape(_AT, {10: "run", 15: "label"}, 5, 6),
     "page_of_space": Shape(_AT, _PAGE_COLUMNS, 6),
     "page_of_thread": Shape({0: "thread"}, _PAGE_COLUMNS, 6),
     "page_of_store": Shape({}, _PAGE_COLUMNS, 6),
@@ -213,6 +214,16 @@ SHAPES: dict[str, Shape] = {
     "all_threads": Shape({}, {0: "thread", 5: "ns", 9: "run"}, 1),
     "all_thread_ids": Shape({}, {0: "thread"}),
     "insert_thread": Shape({1: "thread"}, {}),
+    "lease_of_thread": Shape({0: "thread"}, {2: "label"}),
+    "all_leases": Shape({}, {0: "thread", 3: "label"}),
+    "put_lease": Shape({0: "thread", 3: "label"}, {}),
+    "renew_lease": Shape({0: "thread"}, {}),
+    "drop_lease": Shape({0: "thread"}, {}),
+    "break_lease": Shape({0: "thread"}, {}),
+    "waiters_of_thread": Shape({0: "thread"}, {}),
+    "insert_waiter": Shape({0: "thread"}, {}),
+    "drop_waiter": Shape({0: "thread"}, {}),
+    "drop_dead_waiters": Shape({0: "thread"}, {}),
     "insert_space": Shape({1: "ns"}, {}),
     "insert_checkpoint": Shape({4: "run"}, {}),
     "insert_writes": Shape({4: "run"}, {}),
@@ -232,7 +243,7 @@ SHAPES: dict[str, Shape] = {
     "vault_owners": Shape({}, {0: "thread"}),
     "insert_vault": Shape({1: "thread"}, {}),
 }
-"""Every statement that takes or gives a thread_id, a namespace, a run or a thread's secret."""
+"""Every statement that takes or gives a thread_id, a namespace, a run, a lease's label or a thread's secret."""
 
 
 def translated(program: Program[T], keys: StoreKeys) -> Program[T]:
@@ -313,7 +324,7 @@ def _names(row: Row, params: Sequence[Any], shape: Shape, keys: StoreKeys) -> Ro
         try:
             name = keys.open_name(role, row[at])
         except frame.UnsealError as exc:
-            what = {"thread": "a thread's id", "ns": "a namespace's name", "run": "a run's id"}[role]
+            what = _ROLES[role]
             thread_id = params[0] if shape.params.get(0) == "thread" else ""
             why = exc.detail or frame.NOT_HERE
             raise unsealed(Place(str(thread_id), "", None), what, why, exc.reason) from None

@@ -11,7 +11,7 @@ import xxhash
 from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import frame, heads, ids, rows, tree
 from agent_ckpt.core.assemble import assemble
-from agent_ckpt.core.flight import Life, admit
+from agent_ckpt.core.flight import Rules, admit, lease_of, lease_row
 from agent_ckpt.core.put import Target, Written, new_thread
 from agent_ckpt.core.rows import damaged, next_sequence, session_column, thread_row, writes_row
 from agent_ckpt.core.session import Session
@@ -28,7 +28,7 @@ class WritesPlan:
     Attributes:
         place, run_id, task_id, task_path: where they go.
         writes: index, channel, plan of the value.
-        target, frames, compression, session, life: as for a PutPlan.
+        target, frames, compression, session, rules: as for a PutPlan.
     """
 
     place: Place
@@ -40,7 +40,7 @@ class WritesPlan:
     frames: dict[bytes, bytes]
     compression: str
     session: Session | None
-    life: Life
+    rules: Rules
 
 
 def task_key(task_id: str, secret: bytes) -> int:
@@ -69,7 +69,8 @@ def put_writes(plan: WritesPlan) -> Program[Written]:
     row = thread_row(state, place.thread_id) if state else None
     raises_revision = plan.session is not None or _at_the_front(state, key)
     if raises_revision:
-        yield from admit(place, row, plan.session, plan.life, "put_writes")
+        lease = lease_row(state[10:16]) if state else (yield from lease_of(place.thread_id))
+        yield from admit(place, row, lease, plan.session, plan.rules, "put_writes")
     plan.target.check(row)
     sequence = yield from next_sequence(place, row)
     if row is None:

@@ -100,6 +100,25 @@ class RunBoard:
                 if not self._used:
                     self._woken.clear()
 
+    def show_life(self) -> None:
+        """Let other processes see that this one lives, though it runs nothing yet."""
+        if self._works:
+            with self._lock, contextlib.suppress(OSError):
+                self._open()
+
+    def alive(self, token: bytes) -> bool:
+        """Whether the process lives whose sessions' ids begin so; True where that can't be told."""
+        if token == self._token or self._path is None or fcntl is None:
+            return True
+        try:
+            descriptor = os.open(_file(self._path, token), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return False
+        try:
+            return _is_locked(descriptor)
+        finally:
+            os.close(descriptor)
+
     def look(self, session_id: bytes, ttl_s: float) -> Holder | None:
         """The run of another process that is going under a session's id, or None."""
         token = session_id[:_TOKEN_SIZE]

@@ -65,6 +65,22 @@ CREATE TABLE credential_uses (
     frame BLOB NOT NULL
 ) STRICT;
 CREATE INDEX credential_uses_vault ON credential_uses (vault);
+CREATE TABLE leases (
+    thread_id ANY PRIMARY KEY,
+    fence INTEGER NOT NULL,
+    holder BLOB NOT NULL,
+    label ANY NOT NULL,
+    turn INTEGER NOT NULL,
+    since REAL NOT NULL,
+    expires REAL NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE waiters (
+    place INTEGER PRIMARY KEY,
+    thread_id ANY NOT NULL,
+    holder BLOB NOT NULL,
+    expires REAL NOT NULL
+) STRICT;
+CREATE INDEX waiters_thread ON waiters (thread_id);
 INSERT INTO store (one, store_id, sequence) VALUES (1, randomblob(16), 0);
 
 -- name: store_row
@@ -87,8 +103,10 @@ UPDATE store SET sequence = sequence + ?1 WHERE one = 1 RETURNING sequence;
 
 -- name: put_begin
 SELECT t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.space, h.id, h.seq,
-       e.seq, e.parent, e.run, e.frame, p.seq, p.parent, p.run, CASE WHEN ?5 THEN p.frame END
+       e.seq, e.parent, e.run, e.frame, p.seq, p.parent, p.run, CASE WHEN ?5 THEN p.frame END,
+       l.fence, l.holder, l.label, l.turn, l.since, l.expires
 FROM threads t
+LEFT JOIN leases l ON l.thread_id = ?1
 LEFT JOIN spaces s ON s.thread = t.thread AND s.ns = ?2
 LEFT JOIN checkpoints h ON h.seq = (SELECT seq FROM checkpoints WHERE space = s.space ORDER BY seq DESC LIMIT 1)
 LEFT JOIN checkpoints e ON e.space = s.space AND e.id = ?3
@@ -97,8 +115,10 @@ WHERE t.thread_id = ?1;
 
 -- name: writes_begin
 SELECT t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.space, h.id, e.seq,
-       EXISTS (SELECT 1 FROM writes w WHERE w.space = s.space AND w.checkpoint = ?3 AND w.task = ?4)
+       EXISTS (SELECT 1 FROM writes w WHERE w.space = s.space AND w.checkpoint = ?3 AND w.task = ?4),
+       l.fence, l.holder, l.label, l.turn, l.since, l.expires
 FROM threads t
+LEFT JOIN leases l ON l.thread_id = ?1
 LEFT JOIN spaces s ON s.thread = t.thread AND s.ns = ?2
 LEFT JOIN checkpoints h ON h.seq = (SELECT seq FROM checkpoints WHERE space = s.space ORDER BY seq DESC LIMIT 1)
 LEFT JOIN checkpoints e ON e.space = s.space AND e.id = ?3
@@ -124,6 +144,46 @@ INSERT INTO checkpoints (seq, space, id, parent, run, frame) VALUES (?1, ?2, ?3,
 -- name: insert_writes
 INSERT INTO writes (seq, space, checkpoint, task, run, frame) VALUES (?1, ?2, ?3, ?4, ?5, ?6);
 
+-- name: lease_of_thread
+SELECT fence, holder, label, turn, since, expires FROM leases WHERE thread_id = ?1;
+
+-- name: all_leases
+SELECT thread_id, fence, holder, label, turn, since, expires FROM leases ORDER BY thread_id;
+
+-- name: put_lease
+INSERT INTO leases (thread_id, fence, holder, label, turn, since, expires) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+ON CONFLICT (thread_id) DO UPDATE SET fence = ?2, holder = ?3, label = ?4, turn = ?5, since = ?6, expires = ?7;
+
+-- name: renew_lease
+UPDATE leases SET expires = ?3 WHERE thread_id = ?1 AND holder = ?2 RETURNING fence;
+
+-- name: drop_lease
+DELETE FROM leases WHERE thread_id = ?1 AND holder = ?2;
+
+-- name: break_lease
+DELETE FROM leases WHERE thread_id = ?1 RETURNING fence;
+
+-- name: waiters_of_thread
+SELECT place, holder, expires FROM waiters WHERE thread_id = ?1 ORDER BY place;
+
+-- name: insert_waiter
+INSERT INTO waiters (thread_id, holder, expires) VALUES (?1, ?2, ?3) RETURNING place;
+
+-- name: renew_waiter
+UPDATE waiters SET expires = ?3 WHERE place = ?1 AND holder = ?2 RETURNING place;
+
+-- name: drop_waiter
+DELETE FROM waiters WHERE thread_id = ?1 AND holder = ?2;
+
+-- name: drop_dead_waiters
+DELETE FROM waiters WHERE thread_id = ?1 AND expires < ?2;
+
+-- name: drop_checkpoints_since
+DELETE FROM checkpoints WHERE seq > ?2 AND space IN (SELECT space FROM spaces WHERE thread = ?1);
+
+-- name: drop_writes_since
+DELETE FROM writes WHERE seq > ?2 AND space IN (SELECT space FROM spaces WHERE thread = ?1);
+
 -- name: insert_blob
 INSERT INTO blobs (blob, digest, frame) VALUES (?1, ?2, ?3);
 
@@ -142,16 +202,20 @@ CROSS JOIN blobs b ON b.blob = ?1 + wanted.value;
 
 -- name: head_of_space
 SELECT t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.space,
-       c.seq, c.id, c.parent, c.run, c.frame, c.history
+       c.seq, c.id, c.parent, c.run, c.frame, c.history,
+       l.fence, l.holder, l.label, l.turn, l.since, l.expires
 FROM threads t
+LEFT JOIN leases l ON l.thread_id = ?1
 LEFT JOIN spaces s ON s.thread = t.thread AND s.ns = ?2
 LEFT JOIN checkpoints c ON c.seq = (SELECT seq FROM checkpoints WHERE space = s.space ORDER BY seq DESC LIMIT 1)
 WHERE t.thread_id = ?1;
 
 -- name: checkpoint_by_id
 SELECT t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.space,
-       c.seq, c.id, c.parent, c.run, c.frame, c.history
+       c.seq, c.id, c.parent, c.run, c.frame, c.history,
+       l.fence, l.holder, l.label, l.turn, l.since, l.expires
 FROM threads t
+LEFT JOIN leases l ON l.thread_id = ?1
 LEFT JOIN spaces s ON s.thread = t.thread AND s.ns = ?2
 LEFT JOIN checkpoints c ON c.space = s.space AND c.id = ?3
 WHERE t.thread_id = ?1;
@@ -458,3 +522,21 @@ UPDATE checkpoints SET run = ?2 WHERE run = ?1;
 
 -- name: rename_run_of_writes
 UPDATE writes SET run = ?2 WHERE run = ?1;
+
+-- name: names_of_leases
+SELECT thread_id, label FROM leases;
+
+-- name: rename_lease
+UPDATE leases SET thread_id = ?2, label = ?3 WHERE thread_id = ?1;
+
+-- name: names_of_waiters
+SELECT DISTINCT thread_id FROM waiters;
+
+-- name: rename_waiters
+UPDATE waiters SET thread_id = ?2 WHERE thread_id = ?1;
+
+-- name: drop_leases
+DELETE FROM leases;
+
+-- name: drop_waiters
+DELETE FROM waiters;
