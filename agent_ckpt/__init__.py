@@ -13,7 +13,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agent_ckpt.codec.gate import Unresolved
     from agent_ckpt.codec.keyring import Keyring
+    from agent_ckpt.codec.registry import register_codec
     from agent_ckpt.errors import (
         BusyError,
         CkptError,
@@ -31,14 +33,17 @@ if TYPE_CHECKING:
         SecretError,
         ThreadConflictError,
         UnavailableError,
+        UnresolvedTypeError,
         UsageError,
         ValueNotStorableError,
         WrongKeyError,
     )
+    from agent_ckpt.idempotency import idempotency_key
     from agent_ckpt.key_work import KeyStatus, Rotation
     from agent_ckpt.leases import Lease
     from agent_ckpt.model import Finding, LeaseInfo, ThreadInfo, VerifyReport
     from agent_ckpt.options import Options
+    from agent_ckpt.retrying import ainvoke, invoke
     from agent_ckpt.saver import AgentSaver
     from agent_ckpt.turns import Turn
     from agent_ckpt.vault import Credential, CredentialInfo, CredentialUse
@@ -46,6 +51,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
+    "register_codec": "codec.registry",
     "AgentSaver": "saver",
     "Options": "options",
     "Keyring": "codec.keyring",
@@ -70,6 +76,8 @@ _HOMES = {
     "PoisonedError": "errors",
     "ReadOnlyError": "errors",
     "ThreadConflictError": "errors",
+    "Unresolved": "codec.gate",
+    "UnresolvedTypeError": "errors",
     "UnavailableError": "errors",
     "UsageError": "errors",
     "ValueNotStorableError": "errors",
@@ -79,6 +87,9 @@ _HOMES = {
     "SealError": "errors",
     "SecretError": "errors",
     "WrongKeyError": "errors",
+    "ainvoke": "retrying",
+    "idempotency_key": "idempotency",
+    "invoke": "retrying",
 }
 
 __all__ = [
@@ -111,11 +122,17 @@ __all__ = [
     "ThreadInfo",
     "Turn",
     "UnavailableError",
+    "Unresolved",
+    "UnresolvedTypeError",
     "UsageError",
     "ValueNotStorableError",
     "VerifyReport",
     "WrongKeyError",
     "__version__",
+    "ainvoke",
+    "idempotency_key",
+    "invoke",
+    "register_codec",
 ]
 
 

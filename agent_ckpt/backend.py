@@ -43,7 +43,8 @@ class Backend(Protocol):
           undone alone; others that share its group commit are not touched. A program may be run
           more than once before the call returns, so it is handed over as a factory and keeps no
           state outside its generator.
-        - A cancelled `arun` drops a write that has not begun, and never half-commits one.
+        - A cancelled `arun` drops a write that has not begun, and never half-commits one: it ends when one that
+          has begun is done.
         - Driver errors surface as the package's own errors, `raise ... from` the driver's.
         - In a forked child the backend opens anew by itself and never touches inherited handles.
     """

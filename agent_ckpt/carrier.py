@@ -17,6 +17,7 @@ from uuid import UUID
 import yaml
 from langchain_core.runnables.config import RunnableConfig, var_child_runnable_config
 
+from agent_ckpt.codec import encoder
 from agent_ckpt.core.session import HeldLease, Session
 from agent_ckpt.errors import UsageError
 from agent_ckpt.model import Place
@@ -32,7 +33,7 @@ _sessions: ContextVar[Mapping[tuple[int, str], Session]] = ContextVar("agent_ckp
 
 
 class SessionThreadId(str):
-    """A thread_id that carries the session which restored the thread."""
+    """A thread_id that carries the session which restored the thread; from `fork`, a checkpoint_id too."""
 
     session: Session | None
     lease: HeldLease | None
@@ -61,6 +62,9 @@ class SessionThreadId(str):
 
     def __str__(self) -> str:
         return str.__str__(self)
+
+
+encoder.PLAIN_TEXT.add(SessionThreadId)
 
 
 def _represent(dumper: Any, data: SessionThreadId) -> Any:
@@ -209,7 +213,8 @@ class Carrier:
         carried = self._carried(config["configurable"].get("thread_id"))
         outer = self.outer(thread_id)
         if carried is not None:
-            if carried is self._in_context(thread_id) and carried.base == base and not carried.wrote:
+            fresh = carried.base == base and not carried.wrote and carried.refused is None
+            if fresh and carried is self._in_context(thread_id):
                 return carried
             # A mere read, or a run inside the run that carries it, takes nothing from that one.
             carried.superseded = carried.superseded or (_is_filled_in(config) and carried is not outer)
@@ -243,6 +248,18 @@ class Carrier:
             del known[next(iter(known))]
         known[(self.store, session.thread_id)] = session
         _sessions.set(known)
+
+    def session(self, thread_id: str, base: int, fresh_id: bytes) -> Session:
+        """A session of a caller that read no checkpoint."""
+        return Session(fresh_id, thread_id, base, self.store)
+
+    def permit(self, config: Mapping[str, Any]) -> Session | None:
+        """The session of `fork` that a config's checkpoint_id carries: update_state makes plain text of thread_ids."""
+        return self._carried(config["configurable"].get("checkpoint_id"))
+
+    def carried(self, config: Mapping[str, Any]) -> Session | None:
+        """The session that a config's thread_id carries, whoever's it is."""
+        return self._carried(config["configurable"].get("thread_id"))
 
     def _carried(self, thread_id: Any) -> Session | None:
         """The session on a thread_id, if it is one of this store and this process."""

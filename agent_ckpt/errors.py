@@ -18,6 +18,7 @@
     │   ├── NotSealedError (UsageError)  a key was given, and the file is plaintext
     │   ├── KeyServiceError (UnavailableError)  a key service is slow, down or answers wrongly
     │   └── SealError (CorruptionError)  a row is plaintext, altered, moved or from an older copy
+    ├── UnresolvedTypeError              a stored value whose class or codec isn't there
     └── PoisonedError                    an I/O error at COMMIT: the outcome is unknown
 
 Each error is picklable, keeps its fields as attributes, and says in `retry` whether a retry can
@@ -182,10 +183,32 @@ class FormatError(CkptError):
     exit_code = 6
 
 
-class PoisonedError(CkptError):
-    """An I/O error struck at COMMIT: whether the write is on disk is unknown.
+class UnresolvedTypeError(CkptError):
+    """A stored value can't be given back, since its class or codec isn't there or may not be used.
 
-    Open the file again and look: `get_tuple` tells whether the checkpoint is there.
+    What is stored is whole and stays as it is. Import the class, name it in `allowed_types`, map its
+    old name with `aliases`, or read with `on_unresolved="keep"`.
+
+    Attributes:
+        thread_id, checkpoint_ns, checkpoint_id, channel: where.
+        type_name: `module:qualified.name` of the class, or the name of the codec.
+    """
+
+    exit_code = 8
+
+    thread_id: str
+    checkpoint_ns: str
+    checkpoint_id: str | None
+    channel: str | None
+    type_name: str
+
+
+class PoisonedError(CkptError):
+    """An I/O error struck at COMMIT and at what was tried after it: whether the write is on disk is unknown.
+
+    Read the thread again: `get_tuple` tells whether the checkpoint is there. The same saver can be used: its next
+    write opens the file anew. Only where the file or its -wal was replaced under the process it can't; the message
+    says so.
     """
 
     retry = "after_reading"
@@ -197,13 +220,13 @@ class PoisonedError(CkptError):
 class SecretError(CkptError):
     """Base of all errors about keys and what is sealed. None of them holds a key or a sealed value."""
 
-    exit_code = 8
+    exit_code = 9
 
 
 class KeyMaterialError(SecretError, UsageError):
     """A key that can't be used: missing, of the wrong length, or not random. Nothing was opened."""
 
-    exit_code = 8
+    exit_code = 9
 
 
 class WrongKeyError(SecretError):
@@ -225,7 +248,7 @@ class NotSealedError(SecretError, UsageError):
         path: the database file.
     """
 
-    exit_code = 8
+    exit_code = 9
 
     path: str
 
@@ -238,7 +261,7 @@ class KeyServiceError(SecretError, UnavailableError):
         key_id: the id of the key that it was asked for; empty for `"wrap"`.
     """
 
-    exit_code = 8
+    exit_code = 9
 
     operation: str
     key_id: str
@@ -254,6 +277,6 @@ class SealError(SecretError, CorruptionError):
             among those given).
     """
 
-    exit_code = 8
+    exit_code = 9
 
     reason: SealReason

@@ -12,11 +12,11 @@ class KeyOps(Plumbing):
 
     def key_status(self) -> KeyStatus:
         """What the file is sealed with, counted by key; works without a key, too."""
-        return self._run_as_stored(key_work.status(self._gate))
+        return self._run_as_stored(key_work.status(self._sealing))
 
     async def akey_status(self) -> KeyStatus:
         """`key_status`, async."""
-        return await self._arun_as_stored(key_work.status(self._gate))
+        return await self._arun_as_stored(key_work.status(self._sealing))
 
     def rotate_keys(self, *, compromised: bool = False, progress: Progress | None = None) -> Rotation:
         """Bring the whole file under the keyring's active key; durable when this returns.
@@ -34,13 +34,13 @@ class KeyOps(Plumbing):
             UsageError: the file isn't sealed, or there is no key to rotate to.
             CorruptionError: something isn't what was stored, and so isn't sealed anew.
         """
-        done = self._run_as_stored(key_work.rotate(self._gate, compromised, progress))
+        done = self._run_as_stored(key_work.rotate(self._sealing, compromised, progress))
         self._hot.clear()
         return done
 
     async def arotate_keys(self, *, compromised: bool = False, progress: Progress | None = None) -> Rotation:
         """`rotate_keys`, async."""
-        done = await self._arun_as_stored(key_work.rotate(self._gate, compromised, progress))
+        done = await self._arun_as_stored(key_work.rotate(self._sealing, compromised, progress))
         self._hot.clear()
         return done
 
@@ -57,13 +57,13 @@ class KeyOps(Plumbing):
             UsageError: the saver has no key.
             CorruptionError: something isn't what was stored.
         """
-        done = self._run_as_stored(key_work.seal_existing(self._gate, progress))
+        done = self._run_as_stored(key_work.seal_existing(self._sealing, progress))
         self._hot.clear()
         return done
 
     async def aseal_existing(self, *, progress: Progress | None = None) -> int:
         """`seal_existing`, async."""
-        done = await self._arun_as_stored(key_work.seal_existing(self._gate, progress))
+        done = await self._arun_as_stored(key_work.seal_existing(self._sealing, progress))
         self._hot.clear()
         return done
 
@@ -77,12 +77,12 @@ class KeyOps(Plumbing):
             UsageError: the saver has no key.
             CorruptionError: something isn't what was stored.
         """
-        done = self._run_as_stored(key_work.unseal(self._gate, progress))
+        done = self._run_as_stored(key_work.unseal(self._sealing, progress))
         self._hot.clear()
         return done
 
     async def aunseal(self, *, progress: Progress | None = None) -> int:
         """`unseal`, async."""
-        done = await self._arun_as_stored(key_work.unseal(self._gate, progress))
+        done = await self._arun_as_stored(key_work.unseal(self._sealing, progress))
         self._hot.clear()
         return done

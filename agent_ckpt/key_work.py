@@ -17,7 +17,7 @@ from agent_ckpt.core.recast import Recast, ThreadKey
 from agent_ckpt.core.rows import SECRET_SIZE
 from agent_ckpt.core.storekeys import SEALING, StoreKeys, StoreSeal, key_id_of
 from agent_ckpt.errors import UnavailableError, UsageError
-from agent_ckpt.gate import Gate
+from agent_ckpt.sealing import Sealing
 from agent_ckpt.steps import Call, Outside, Steps
 
 Progress = Callable[[int, int], None]
@@ -72,7 +72,7 @@ class Rotation:
     threads: int
 
 
-def status(gate: Gate) -> Steps[KeyStatus]:
+def status(sealing: Sealing) -> Steps[KeyStatus]:
     """Count what stands under which key; needs no key."""
     _, _, stored, _ = yield Call(recast.store_state)
     found = StoreSeal.read(stored) if stored is not None else None
@@ -84,7 +84,7 @@ def status(gate: Gate) -> Steps[KeyStatus]:
             threads[key_id] = threads.get(key_id, 0) + 1
     return KeyStatus(
         "plaintext" if found is None else "half sealed" if found.flags & SEALING else "sealed",
-        gate.keyring.active_id if gate.keyring is not None else None,
+        sealing.keyring.active_id if sealing.keyring is not None else None,
         key_id_of(found.envelope) if found is not None else None,
         threads,
         found is not None and found.seals_thread_ids,
@@ -96,13 +96,13 @@ def _key_id(secret: bytes) -> str:
     return "" if len(secret) == SECRET_SIZE else key_id_of(secret)
 
 
-def rotate(gate: Gate, compromised: bool, progress: Progress | None) -> Steps[Rotation]:
+def rotate(sealing: Sealing, compromised: bool, progress: Progress | None) -> Steps[Rotation]:
     """Wrap every key of the store under the keyring's active key; compromised: make new ones, and seal all anew.
 
     Raises:
         UsageError: when the store isn't sealed, or is under the active key already and no new one can be made.
     """
-    _, stored = yield from gate.unlock_for_recast()
+    _, stored = yield from sealing.unlock_for_recast()
     if stored is None:
         raise UsageError(
             "the file isn't sealed, so there is nothing to rotate; `agent-ckpt keys seal-existing` seals it"
@@ -111,16 +111,16 @@ def rotate(gate: Gate, compromised: bool, progress: Progress | None) -> Steps[Ro
         raise UsageError(
             "sealing or unsealing the file was interrupted; finish that first: `agent-ckpt keys seal-existing`"
         )
-    keyring = gate.keyring
+    keyring = sealing.keyring
     assert keyring is not None
-    before = yield from status(gate)
+    before = yield from status(sealing)
     if not keyring.remote and not before.remaining:
         keyring.add_new()
-    yield from _rotate_store(gate, stored, compromised)
+    yield from _rotate_store(sealing, stored, compromised)
     todo = sum(count for key_id, count in before.threads.items() if keyring.remote or key_id != keyring.active_id)
-    done = yield from _each(gate, _reseal if compromised else _rewrap, progress, todo)
-    yield from vault_keys.renew(gate, compromised)
-    after = yield from status(gate)
+    done = yield from _each(sealing, _reseal if compromised else _rewrap, progress, todo)
+    yield from vault_keys.renew(sealing, compromised)
+    after = yield from status(sealing)
     gone = {before.store, *before.threads, *before.credentials} - {
         after.store,
         *after.threads,
@@ -130,33 +130,33 @@ def rotate(gate: Gate, compromised: bool, progress: Progress | None) -> Steps[Ro
     return Rotation(after.store, tuple(sorted(key_id for key_id in gone if key_id)), done)
 
 
-def _rotate_store(gate: Gate, stored: bytes, compromised: bool) -> Steps[None]:
+def _rotate_store(sealing: Sealing, stored: bytes, compromised: bool) -> Steps[None]:
     """The store's own key; where it is compromised a new one, and every name sealed anew with it."""
-    keys, keyring = gate.keys, gate.keyring
+    keys, keyring = sealing.keys, sealing.keyring
     assert keys is not None and keyring is not None
     found = StoreSeal.read(stored)
     if not keyring.remote and key_id_of(found.envelope) == keyring.active_id:
         return
-    made = yield from gate.new_store_seal(keys.store_id, found.flags, None if compromised else keys.store_key)
+    made = yield from sealing.new_store_seal(keys.store_id, found.flags, None if compromised else keys.store_key)
     if compromised:
         changed = yield Call(partial(recast.rename, keys, StoreKeys(keyring, keys.store_id, made)), write=True)
     else:
         changed = yield Call(partial(recast.set_seal, stored, made), write=True)
     if not changed:
         raise UnavailableError("the store's key was changed by somebody else just now; run the rotation again")
-    yield from gate.unlock(keys.store_id, made)
+    yield from sealing.unlock(keys.store_id, made)
 
 
-Changing = Callable[[Gate, list[ThreadKey]], Steps[int]]
+Changing = Callable[[Sealing, list[ThreadKey]], Steps[int]]
 
 
-def _each(gate: Gate, change: Changing, progress: Progress | None, todo: int) -> Steps[int]:
+def _each(sealing: Sealing, change: Changing, progress: Progress | None, todo: int) -> Steps[int]:
     """Do every thread that isn't done, a page at a time."""
     done = at = 0
     while page := (yield Call(partial(recast.thread_keys, at))):
         at = page[-1][0]
         for some in _some(page, 1 if change is _reseal else len(page)):
-            changed = yield from change(gate, some)
+            changed = yield from change(sealing, some)
             done += changed
             if progress is not None and changed:
                 progress(done, max(todo - done, 0))
@@ -167,25 +167,25 @@ def _some(page: list[ThreadKey], size: int) -> Iterator[list[ThreadKey]]:
     return (page[start : start + size] for start in range(0, len(page), size))
 
 
-def _is_done(gate: Gate, secret: bytes) -> bool:
-    keyring = gate.keyring
+def _is_done(sealing: Sealing, secret: bytes) -> bool:
+    keyring = sealing.keyring
     assert keyring is not None
     return len(secret) == SECRET_SIZE or (not keyring.remote and key_id_of(secret) == keyring.active_id)
 
 
-def _rewrap(gate: Gate, page: list[ThreadKey]) -> Steps[int]:
+def _rewrap(sealing: Sealing, page: list[ThreadKey]) -> Steps[int]:
     """Wrap the data keys of a page of threads under the active key; what they seal stays as it is."""
-    wanted = [one for one in page if not _is_done(gate, one[2])]
+    wanted = [one for one in page if not _is_done(sealing, one[2])]
     if not wanted:
         return 0
-    work = partial(_wrapped, gate, wanted)
-    changes = (yield Outside(work)) if gate.keyring is not None and gate.keyring.remote else work()
+    work = partial(_wrapped, sealing, wanted)
+    changes = (yield Outside(work)) if sealing.keyring is not None and sealing.keyring.remote else work()
     yield Call(partial(recast.set_thread_keys, changes), write=True)
     return len(changes)
 
 
-def _wrapped(gate: Gate, wanted: list[ThreadKey]) -> list[tuple[int, bytes, bytes]]:
-    keys, keyring = gate.keys, gate.keyring
+def _wrapped(sealing: Sealing, wanted: list[ThreadKey]) -> list[tuple[int, bytes, bytes]]:
+    keys, keyring = sealing.keys, sealing.keyring
     assert keys is not None and keyring is not None
     changes = []
     for thread, stored_id, secret in wanted:
@@ -196,83 +196,83 @@ def _wrapped(gate: Gate, wanted: list[ThreadKey]) -> list[tuple[int, bytes, byte
     return changes
 
 
-def _reseal(gate: Gate, page: list[ThreadKey]) -> Steps[int]:
+def _reseal(sealing: Sealing, page: list[ThreadKey]) -> Steps[int]:
     """Give one thread a new data key, and seal all of it anew."""
-    keys = gate.keys
+    keys = sealing.keys
     assert keys is not None
     ((thread, stored_id, secret),) = page
-    if _is_done(gate, secret):
+    if _is_done(sealing, secret):
         return 0
     thread_id = keys.thread_id(stored_id)
-    return (yield from _recast(gate, thread, thread_id, secret, keys, keys))
+    return (yield from _recast(sealing, thread, thread_id, secret, keys, keys))
 
 
 def _recast(
-    gate: Gate, thread: int, thread_id: str, stored: bytes, old_keys: StoreKeys | None, new_keys: StoreKeys | None
+    sealing: Sealing, thread: int, thread_id: str, stored: bytes, old_keys: StoreKeys | None, new_keys: StoreKeys | None
 ) -> Steps[int]:
     def prepare() -> Recast:
         old = old_keys.secret(stored, thread_id) if old_keys is not None else stored
         new: bytes = new_keys.fresh(thread_id, bytes(old)) if new_keys is not None else bytes(old)
-        return Recast(thread, thread_id, stored, old, new, old_keys, new_keys, gate.compression)
+        return Recast(thread, thread_id, stored, old, new, old_keys, new_keys, sealing.compression)
 
-    job = (yield Outside(prepare)) if gate.keyring is not None and gate.keyring.remote else prepare()
+    job = (yield Outside(prepare)) if sealing.keyring is not None and sealing.keyring.remote else prepare()
     return int((yield Call(partial(recast.recast, job), write=True)))
 
 
 # Sealing a plaintext file, and the way back
 
 
-def seal_existing(gate: Gate, progress: Progress | None) -> Steps[int]:
+def seal_existing(sealing: Sealing, progress: Progress | None) -> Steps[int]:
     """Seal a plaintext file, or finish what was interrupted; how many threads were sealed."""
-    store_id, stored = yield from gate.unlock_for_recast()
+    store_id, stored = yield from sealing.unlock_for_recast()
     if stored is None:
-        stored = yield from gate.seal_store(store_id)
-        yield from gate.unlock(store_id, stored)
+        stored = yield from sealing.seal_store(store_id)
+        yield from sealing.unlock(store_id, stored)
     if not StoreSeal.read(stored).flags & SEALING:
         return 0
-    return (yield from seal_rest(gate, progress))
+    return (yield from seal_rest(sealing, progress))
 
 
-def seal_rest(gate: Gate, progress: Progress | None = None) -> Steps[int]:
+def seal_rest(sealing: Sealing, progress: Progress | None = None) -> Steps[int]:
     """Seal the threads of a file that are still plaintext, and take the mark off it."""
-    keys = gate.keys
+    keys = sealing.keys
     assert keys is not None
     plain = StoreSeal.read(keys.stored).flags & ~SEALING
-    done = yield from _migrate(gate, None, keys, progress)
-    ended = yield from gate.new_store_seal(keys.store_id, plain, keys.store_key)
+    done = yield from _migrate(sealing, None, keys, progress)
+    ended = yield from sealing.new_store_seal(keys.store_id, plain, keys.store_key)
     while not (yield Call(partial(recast.end_migration, keys.stored, ended), write=True)):
-        done += yield from _migrate(gate, None, keys, progress)
-    yield from gate.unlock(keys.store_id, ended)
+        done += yield from _migrate(sealing, None, keys, progress)
+    yield from sealing.unlock(keys.store_id, ended)
     return done
 
 
-def unseal(gate: Gate, progress: Progress | None) -> Steps[int]:
+def unseal(sealing: Sealing, progress: Progress | None) -> Steps[int]:
     """Make a sealed file plaintext; how many threads were unsealed."""
-    store_id, stored = yield from gate.unlock_for_recast()
+    store_id, stored = yield from sealing.unlock_for_recast()
     if stored is None:
         return 0
-    keys = gate.keys
+    keys = sealing.keys
     assert keys is not None
     found = StoreSeal.read(stored)
     yield from vault_keys.refuse_any()
     if not found.flags & SEALING:
-        marked = yield from gate.new_store_seal(store_id, found.flags | SEALING, keys.store_key)
+        marked = yield from sealing.new_store_seal(store_id, found.flags | SEALING, keys.store_key)
         if not (yield Call(partial(recast.set_seal, stored, marked), write=True)):
             raise UnavailableError("the store's key was changed by somebody else just now; run this again")
-        yield from gate.unlock(store_id, marked)
-        keys = gate.keys
+        yield from sealing.unlock(store_id, marked)
+        keys = sealing.keys
         assert keys is not None
-    done = yield from _migrate(gate, keys, None, progress)
+    done = yield from _migrate(sealing, keys, None, progress)
     while not (yield Call(partial(recast.end_migration, keys.stored, None), write=True)):
-        done += yield from _migrate(gate, keys, None, progress)
-    gate.forget()
+        done += yield from _migrate(sealing, keys, None, progress)
+    sealing.forget()
     return done
 
 
 def _migrate(
-    gate: Gate, old_keys: StoreKeys | None, new_keys: StoreKeys | None, progress: Progress | None
+    sealing: Sealing, old_keys: StoreKeys | None, new_keys: StoreKeys | None, progress: Progress | None
 ) -> Steps[int]:
-    found = yield from status(gate)
+    found = yield from status(sealing)
     plain = found.threads.get("", 0)
     todo = plain if old_keys is None else sum(found.threads.values()) - plain
     done = at = 0
@@ -281,7 +281,7 @@ def _migrate(
             if (len(secret) == SECRET_SIZE) != (old_keys is None):
                 continue
             thread_id = stored_id if old_keys is None else old_keys.thread_id(stored_id)
-            done += yield from _recast(gate, at, thread_id, secret, old_keys, new_keys)
+            done += yield from _recast(sealing, at, thread_id, secret, old_keys, new_keys)
             if progress is not None:
                 progress(done, max(todo - done, 0))
     return done

@@ -13,16 +13,14 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
-from langgraph.checkpoint.base import get_checkpoint_metadata
 from pydantic import SecretBytes, SecretStr
 
-from agent_ckpt.errors import UsageError
+from agent_ckpt.filters import whole_metadata
 from agent_ckpt.options import Options
+from agent_ckpt.restore_rules import CALL_KEYS
 
 MASK = "***"
 
-_OWN = frozenset(("expected_revision",))
-"""Keys of ours in `configurable`: said to one call, never stored."""
 _LANGGRAPHS = frozenset(
     "thread_id checkpoint_ns checkpoint_id checkpoint_map run_id assistant_id graph_id source step parents "
     "counters_since_delta_snapshot".split()
@@ -39,25 +37,25 @@ _JOINT = re.compile(r"[\s\-.:/_]+")
 
 
 def metadata_of(config: Mapping[str, Any], metadata: Mapping[str, Any], options: Options) -> dict[str, Any]:
-    """The metadata to store: LangGraph's merge of what it was given, without our own keys, secrets masked.
-
-    Raises:
-        UsageError: when it is nested too deep to be looked through.
-    """
-    merged: dict[str, Any] = dict(get_checkpoint_metadata(config, metadata))  # type: ignore[arg-type]
-    for key in _OWN & merged.keys():
-        del merged[key]
+    """The metadata to store: what it was given and what the config adds, without our own keys, secrets masked."""
+    merged = whole_metadata(config, metadata)
+    for key in CALL_KEYS:
+        if key in (config.get("configurable") or {}):
+            merged.pop(key, None)
     if not options.mask_secrets:
         return merged
+    return {
+        key: value if key in _LANGGRAPHS else _searched(value, is_secret(key, options.mask_keys), options.mask_keys)
+        for key, value in merged.items()
+    }
+
+
+def _searched(value: Any, secret: bool, patterns: tuple[str, ...]) -> Any:
     try:
-        return {
-            key: value if key in _LANGGRAPHS else _masked(value, is_secret(key, options.mask_keys), options.mask_keys)
-            for key, value in merged.items()
-        }
+        return _masked(value, secret, patterns)
     except RecursionError:
-        raise UsageError(
-            "the metadata is nested too deep, or contains itself: it can't be searched for secrets"
-        ) from None
+        # It holds itself, or nearly: what can't be searched is not stored unsearched.
+        return MASK
 
 
 @lru_cache(maxsize=2048)

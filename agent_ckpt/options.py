@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -27,11 +27,20 @@ class Options:
         cache_bytes: bound, in bytes, of the encoded values kept in memory for hot threads.
         seal_existing: with a key, seal a plaintext file in place at its first use; False refuses it.
         seal_thread_ids: with a key, thread ids stand sealed in a new file too. A file keeps what it was made with.
+        stale_checkpoint: what happens to a run that names a checkpoint_id which isn't the head (latest
+            checkpoint): `"fork"` goes on from there on purpose; `"refuse_resume"` refuses it at a
+            checkpoint where an interrupt asked something; `"refuse"` refuses it. Reading is
+            always allowed. A config's `configurable` may say otherwise for one call.
         on_busy: what happens to a newcomer on a thread while a run on it is going. `"reject"`: it is
             refused with ThreadConflictError before its nodes run. `"preempt"`: it takes the thread,
             and the run that is going is refused at its next write.
         busy_ttl_s: seconds after its last write for which a run that is going keeps newcomers out.
         queue_size: writes that may wait for the writer before callers wait for a place.
+        allowed_types: classes, or names such as `"package.module.Class"`, that reading may import and
+            that pass LangGraph's strict mode.
+        aliases: stored class to the class it is now: `{"old.module:Old": New}`, or `"new.module:New"`.
+        on_unresolved: what a stored class that isn't there gives: `"raise"` UnresolvedTypeError, or
+            `"keep"` an Unresolved value that keeps what is stored.
         mask_secrets: mask text under keys such as `openai_api_key` or `authorization` before it
             reaches a checkpoint's metadata; False stores it as it is.
         mask_keys: further keys to mask, with `*` and `?`; `"!sort_key"` leaves one in clear.
@@ -45,11 +54,15 @@ class Options:
     compression: Literal["zstd", "none"] = "zstd"
     file_mode: int = 0o600
     cache_bytes: int = 64 * 1024 * 1024
+    stale_checkpoint: Literal["fork", "refuse_resume", "refuse"] = "fork"
     on_busy: Literal["reject", "preempt"] = "reject"
     busy_ttl_s: float = 3600.0
     queue_size: int = 4096
     seal_existing: bool = False
     seal_thread_ids: bool = False
+    allowed_types: Sequence[str | type] = ()
+    aliases: Mapping[str, str | type] = dataclasses.field(default_factory=dict)
+    on_unresolved: Literal["raise", "keep"] = "raise"
     mask_secrets: bool = True
     mask_keys: tuple[str, ...] = ()
     plaintext_secrets: Literal["refuse", "allow"] = "refuse"
@@ -76,6 +89,10 @@ def _check(name: str, value: Any, kind: Any) -> None:
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
             raise UsageError(f"option {name} must be one of {', '.join(map(repr, get_args(kind)))}; got {value!r}")
+        return
+    if get_origin(kind) in (Sequence, Mapping):
+        if not isinstance(value, get_origin(kind)) or isinstance(value, str):
+            raise UsageError(f"option {name} must be a {get_origin(kind).__name__.lower()}, got {type(value).__name__}")
         return
     if get_origin(kind) is tuple:
         if not isinstance(value, tuple) or not all(isinstance(part, str) and part.strip("!") for part in value):
@@ -121,6 +138,11 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
 def _from_text(text: str, kind: Any) -> Any:
     if get_origin(kind) is Literal:
         return text
+    if get_origin(kind) is Sequence:
+        return [part.strip() for part in text.split(",") if part.strip()]
+    if get_origin(kind) is Mapping:
+        pairs = [part.partition("=") for part in text.split(",") if part.strip()]
+        return {old.strip(): new.strip() for old, _, new in pairs}
     if get_origin(kind) is tuple:
         return tuple(part.strip() for part in text.split(",") if part.strip())
     if kind is bool:

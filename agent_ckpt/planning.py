@@ -18,7 +18,7 @@ from langgraph.checkpoint.base import (
 from agent_ckpt.carrier import config_for, run_id_of
 from agent_ckpt.codec import expand, frame, tree
 from agent_ckpt.codec.plan import RUN_FROM, Planner
-from agent_ckpt.codec.values import DecodeError, ValueCodec
+from agent_ckpt.codec.values import DecodeError, UnresolvedError, ValueCodec
 from agent_ckpt.core.flight import Rules
 from agent_ckpt.core.hot import HotThread, path_of
 from agent_ckpt.core.put import KEEP, PutPlan, Target, Written
@@ -26,7 +26,7 @@ from agent_ckpt.core.read import Found
 from agent_ckpt.core.rows import damaged
 from agent_ckpt.core.session import Session
 from agent_ckpt.core.writes import WritesPlan
-from agent_ckpt.errors import UsageError
+from agent_ckpt.errors import UnresolvedTypeError, UsageError
 from agent_ckpt.model import Body, Entry, Place, Ref, ThreadRow
 
 _OWN_KEYS = frozenset(("v", "id", "ts", "channel_values", "channel_versions", "versions_seen", "updated_channels"))
@@ -86,7 +86,7 @@ class Planning:
             [],
             {node: dict(seen) for node, seen in (checkpoint.get("versions_seen") or {}).items()},
             list(updated) if updated is not None else None,
-            self._whole(metadata, "metadata"),
+            self._codec.encode_leniently(metadata),
             self._whole(rest, "checkpoint") if rest else None,
         )
         channels, inherits = self._channels(at, checkpoint, new_versions)
@@ -202,10 +202,20 @@ class Reading:
 
     def __init__(self, codec: ValueCodec) -> None:
         self._codec = codec
+        self._keeping = codec.keeping()
 
     def metadata(self, body: Body) -> dict[str, Any]:
-        decoded = self._codec.decode(body.metadata)
+        """A checkpoint's metadata; never refused for a class that isn't there."""
+        decoded = self._keeping.decode(body.metadata)
         return decoded if isinstance(decoded, dict) else {}
+
+    def parents(self, body: Body) -> dict[str, str]:
+        """The checkpoints that a subgraph's belongs to, by namespace; empty where that can't be read."""
+        try:
+            parents = self.metadata(body).get("parents")
+        except DecodeError:
+            return {}
+        return parents if isinstance(parents, dict) else {}
 
     def checkpoint_tuple(self, found: Found, session: Session | None) -> CheckpointTuple:
         """The tuple of a checkpoint, its values fresh objects.
@@ -222,7 +232,7 @@ class Reading:
             "id": row.place.checkpoint_id,
             "ts": body.ts,
             "channel_values": {
-                name: self._known(found.states[name]) if name in found.states else values(ref, name)
+                name: self._known(found.states[name], row.place, name) if name in found.states else values(ref, name)
                 for name, _, ref in body.channels
                 if ref is not None
             },
@@ -236,13 +246,19 @@ class Reading:
         return CheckpointTuple(
             config=config_for(row.place, session),
             checkpoint=checkpoint,  # type: ignore[arg-type]
-            metadata=self._decoded(body.metadata, row.place, "the metadata"),
+            metadata=self._metadata(body.metadata, row.place),
             parent_config=parent,
             pending_writes=[(task_id, channel, values(ref, channel)) for task_id, channel, ref in found.writes],
         )
 
-    def _known(self, state: tree.State) -> Any:
+    def _known(self, state: tree.State, place: Place, channel: str) -> Any:
         """A channel's value from what is known in memory; a fresh object."""
+        try:
+            return self._of_state(state)
+        except UnresolvedError as exc:
+            raise _unresolved(place, f"channel {channel!r}", exc, channel) from exc
+
+    def _of_state(self, state: tree.State) -> Any:
         if state.kind in (tree.TEXT, tree.BYTES):
             return state.bodies[0]
         state.reads += 1
@@ -263,6 +279,8 @@ class Reading:
                 return expander.value(ref)
             except (expand.MissingBlobError, expand.DamagedRefError, DecodeError) as exc:
                 raise damaged(place, f"channel {channel!r}", exc, channel) from exc
+            except UnresolvedError as exc:
+                raise _unresolved(place, f"channel {channel!r}", exc, channel) from exc
 
         return value
 
@@ -287,8 +305,29 @@ class Reading:
             except (expand.MissingBlobError, expand.DamagedRefError, DecodeError):
                 continue
 
-    def _decoded(self, body: bytes, place: Place, what: str) -> Any:
+    def _metadata(self, body: bytes, place: Place) -> Any:
+        found = self._decoded(body, place, "the metadata", self._keeping)
+        if not isinstance(found, dict):
+            raise damaged(place, "the metadata", "it is no dict")
+        return found
+
+    def _decoded(self, body: bytes, place: Place, what: str, codec: ValueCodec | None = None) -> Any:
         try:
-            return self._codec.decode(body)
+            return (codec or self._codec).decode(body)
         except DecodeError as exc:
             raise damaged(place, what, str(exc)) from exc
+        except UnresolvedError as exc:
+            raise _unresolved(place, what, exc, None) from exc
+
+
+def _unresolved(place: Place, what: str, exc: UnresolvedError, channel: str | None) -> UnresolvedTypeError:
+    return UnresolvedTypeError(
+        f"{what} of checkpoint {place.checkpoint_id!r} in namespace {place.ns!r} of thread {place.thread_id!r} holds a "
+        f"value of {exc.name}, which can't be given back: {exc.reason}. What is stored is whole and unchanged. "
+        f"What to do: {exc.remedy}.",
+        thread_id=place.thread_id,
+        checkpoint_ns=place.ns,
+        checkpoint_id=place.checkpoint_id,
+        channel=channel,
+        type_name=exc.name,
+    )

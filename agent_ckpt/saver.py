@@ -21,25 +21,27 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from agent_ckpt import options as opts
 from agent_ckpt import work
 from agent_ckpt.carrier import Carrier
+from agent_ckpt.codec.gate import Gate
 from agent_ckpt.codec.keyring import Keyring, KeySource
 from agent_ckpt.core.hot import HotCache
 from agent_ckpt.credentials import CredentialOps
 from agent_ckpt.errors import UsageError
-from agent_ckpt.gate import Gate
 from agent_ckpt.key_ops import KeyOps
 from agent_ckpt.key_work import seal_rest
 from agent_ckpt.leases import LeaseOps
+from agent_ckpt.listing import Listing, OnDamage
 from agent_ckpt.runs import Runs
+from agent_ckpt.sealing import Sealing
 from agent_ckpt.sqlite import SqliteBackend
 from agent_ckpt.thread_ops import ThreadOps
+from agent_ckpt.timeline_ops import TimelineOps
 from agent_ckpt.turns import TurnOps
-from agent_ckpt.work import OnDamage
 
 _URL_VARIABLE = "AGENT_CKPT_URL"
 _KEY_VARIABLE = "AGENT_CKPT_KEY"
 
 
-class AgentSaver(KeyOps, CredentialOps, ThreadOps, LeaseOps, TurnOps, BaseCheckpointSaver[Any]):
+class AgentSaver(KeyOps, CredentialOps, ThreadOps, TimelineOps, LeaseOps, TurnOps, BaseCheckpointSaver[Any]):
     """A LangGraph checkpointer on one SQLite file in WAL mode, for sync and async use.
 
     One object serves every OS thread and every event loop; it may be built at import time or
@@ -56,7 +58,8 @@ class AgentSaver(KeyOps, CredentialOps, ThreadOps, LeaseOps, TurnOps, BaseCheckp
             (docs/security.md). With it everything that holds user content is sealed, and a plaintext
             file is refused; without it a sealed file is refused.
         serde: a serializer of your own, which every value then goes through whole. Without one,
-            LangGraph's is used, with exact fast paths for plain data and LangChain messages.
+            values are kept by a typed codec, exact in type and value; classes are rebuilt only where
+            they are imported already, or named in `allowed_types`.
         **options: see `Options`.
 
     Raises:
@@ -73,12 +76,12 @@ class AgentSaver(KeyOps, CredentialOps, ThreadOps, LeaseOps, TurnOps, BaseCheckp
     ):
         super().__init__(serde=serde)
         self._options = opts.parse(options)
-        self._keyring = Keyring.of(key) if key is not None else None
+        self._gate = Gate(self._options.allowed_types, self._options.aliases, self._options.on_unresolved)
         self._backend = SqliteBackend(target, self._options)
         self._hot = HotCache(self._options.cache_bytes)
         self._carrier = Carrier(id(self._backend))
         keyring = Keyring.of(key) if key is not None else None
-        self._gate = Gate(self._backend.target, keyring, self._options, seal_rest)
+        self._sealing = Sealing(self._backend.target, keyring, self._options, seal_rest)
         self._runs = Runs(self._backend.board, self._options.busy_ttl_s)
 
     @classmethod
@@ -237,13 +240,13 @@ class AgentSaver(KeyOps, CredentialOps, ThreadOps, LeaseOps, TurnOps, BaseCheckp
                 namespace, whose parent was committed before it. Of an id that isn't stored, those
                 whose id sorts below it.
             limit: at most so many.
-            on_damage: `"raise"` CorruptionError when a damaged checkpoint is reached, or `"skip"`
-                it with a warning in the log.
+            on_damage: `"raise"` CorruptionError when a damaged checkpoint is reached (UnresolvedTypeError at
+                one that holds a class which isn't there), or `"skip"` it with a warning in the log.
 
         Raises:
             UsageError: for a negative limit or an unusable config.
         """
-        query = work.Listing(self._store, config, filter, before, limit, on_damage)
+        query = Listing(self._store, config, filter, before, limit, on_damage)
         return query.items(self._run)
 
     async def alist(
@@ -256,7 +259,7 @@ class AgentSaver(KeyOps, CredentialOps, ThreadOps, LeaseOps, TurnOps, BaseCheckp
         on_damage: OnDamage = "raise",
     ) -> AsyncIterator[CheckpointTuple]:
         """`list`, async."""
-        query = work.Listing(self._store, config, filter, before, limit, on_damage)
+        query = Listing(self._store, config, filter, before, limit, on_damage)
         async for item in query.aitems(self._arun):
             yield item
 

@@ -10,7 +10,7 @@ from agent_ckpt.core.credentials import VaultKey
 from agent_ckpt.core.storekeys import key_id_of
 from agent_ckpt.credential_work import Owner, use_of
 from agent_ckpt.errors import UsageError
-from agent_ckpt.gate import Gate
+from agent_ckpt.sealing import Sealing
 from agent_ckpt.steps import Call, Outside, Steps
 
 
@@ -25,17 +25,17 @@ def counts() -> Steps[dict[str, int]]:
     return found
 
 
-def renew(gate: Gate, compromised: bool) -> Steps[int]:
+def renew(sealing: Sealing, compromised: bool) -> Steps[int]:
     """Wrap the keys of all credentials under the active key; compromised: make new ones, and seal all anew."""
     done = at = 0
     while page := (yield Call(partial(core.keys_page, at))):
         at = page[-1][0]
-        wanted = [one for one in page if not _is_done(gate, one)]
+        wanted = [one for one in page if not _is_done(sealing, one)]
         if compromised:
             for one in wanted:
-                done += yield from _reseal(gate, one)
+                done += yield from _reseal(sealing, one)
         elif wanted:
-            changes = yield Outside(partial(_rewrapped, gate, wanted))
+            changes = yield Outside(partial(_rewrapped, sealing, wanted))
             yield Call(partial(core.set_keys, changes), write=True)
             done += len(changes)
     return done
@@ -56,14 +56,14 @@ def refuse_any() -> Steps[None]:
         )
 
 
-def _is_done(gate: Gate, one: VaultKey) -> bool:
-    keyring = gate.keyring
+def _is_done(sealing: Sealing, one: VaultKey) -> bool:
+    keyring = sealing.keyring
     assert keyring is not None
     return not keyring.remote and key_id_of(one[2]) == keyring.active_id
 
 
-def _rewrapped(gate: Gate, wanted: list[VaultKey]) -> list[tuple[int, bytes, bytes]]:
-    keys, keyring = gate.keys, gate.keyring
+def _rewrapped(sealing: Sealing, wanted: list[VaultKey]) -> list[tuple[int, bytes, bytes]]:
+    keys, keyring = sealing.keys, sealing.keyring
     assert keys is not None
     assert keyring is not None
     changes = []
@@ -75,8 +75,8 @@ def _rewrapped(gate: Gate, wanted: list[VaultKey]) -> list[tuple[int, bytes, byt
     return changes
 
 
-def _reseal(gate: Gate, one: VaultKey) -> Steps[int]:
-    keys, keyring = gate.keys, gate.keyring
+def _reseal(sealing: Sealing, one: VaultKey) -> Steps[int]:
+    keys, keyring = sealing.keys, sealing.keyring
     assert keys is not None
     assert keyring is not None
     vault, stored, envelope = one

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -17,9 +17,9 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
-from agent_ckpt import runs
+from agent_ckpt import restore_rules, runs
 from agent_ckpt.backend import Factory
-from agent_ckpt.carrier import Carrier, checkpoint_id_of, config_for, is_a_run, namespace_of, place_of, thread_id_of
+from agent_ckpt.carrier import Carrier, config_for, is_a_run, place_of, thread_id_of
 from agent_ckpt.codec.keyring import Keyring
 from agent_ckpt.codec.values import ValueCodec
 from agent_ckpt.core import credentials, delta, flight, manage, read
@@ -30,8 +30,7 @@ from agent_ckpt.core import writes as writing
 from agent_ckpt.core.hot import HotCache, HotThread
 from agent_ckpt.core.put import ReplanError, Written
 from agent_ckpt.core.session import Session, busy, overtaken
-from agent_ckpt.errors import CorruptionError, SealError, ThreadConflictError, UnavailableError, UsageError
-from agent_ckpt.filters import matches
+from agent_ckpt.errors import SealError, ThreadConflictError, UnavailableError, UsageError
 from agent_ckpt.metadata import metadata_of
 from agent_ckpt.model import Body, Finding, Place, ThreadInfo, VerifyReport
 from agent_ckpt.options import Options
@@ -43,8 +42,6 @@ log = logging.getLogger("agent_ckpt")
 
 Thread = Any
 """A thread_id (str, int or UUID) or a config that holds one."""
-OnDamage = Literal["raise", "skip"]
-
 _PLANS_AT_MOST = 16
 
 
@@ -77,14 +74,12 @@ def touch() -> Steps[None]:
 def get_tuple(store: Store, config: RunnableConfig) -> Steps[CheckpointTuple | None]:
     place = place_of(config)
     session = store.carrier.inherited(config)
-    restored: read.Restored = yield Call(lambda: read.get_tuple(place, store.hot.of))
-    if session is None:
-        base = restored.thread.revision if restored.thread is not None else 0
-        session = store.carrier.begin(config, str(place.thread_id), base, store.runs.fresh_id())
-        loop = runs.loop_around() if is_a_run(config) else None
-        if loop is not None:
-            restored = yield from _let_in(store, place, restored, session)
-            store.runs.begin(session, loop)
+    rules = restore_rules.Rules.of(config, store.options.stale_checkpoint) if session is None else None
+    asks_head = rules is not None and rules.asks_head(place)
+    restored: read.Restored = yield Call(lambda: read.get_tuple(place, store.hot.of, with_head=asks_head))
+    if rules is not None:
+        session, restored = yield from _begin(store, config, place, restored, rules)
+    assert session is not None
     store.carrier.plant(config, session)
     if restored.found is None or restored.thread is None:
         return None
@@ -93,6 +88,31 @@ def get_tuple(store: Store, config: RunnableConfig) -> Steps[CheckpointTuple | N
     reading.learn(restored.found, hot)
     store.hot.keep(place.thread_id, hot)
     return reading.checkpoint_tuple(restored.found, session)
+
+
+def _begin(
+    store: Store, config: RunnableConfig, place: Place, restored: read.Restored, rules: restore_rules.Rules
+) -> Steps[tuple[Session, read.Restored]]:
+    """Begin a session, or go on with the one just begun; a run that may not go on is told before its nodes."""
+    base = restored.thread.revision if restored.thread is not None else 0
+    carried = store.carrier.carried(config)
+    session = store.carrier.begin(config, str(place.thread_id), base, store.runs.fresh_id())
+    permit = store.carrier.permit(config)
+    refused = rules.refusal(place, restored, permit, uses=False) if session is not carried else None
+    if refused is not None and rules.run:
+        raise refused
+    loop = runs.loop_around() if is_a_run(config) else None
+    if loop is not None:
+        restored = yield from _let_in(store, place, restored, session)
+    if session is not carried:
+        refused = rules.refusal(place, restored, permit, uses=is_a_run(config))
+        if refused is not None and rules.run:
+            raise refused
+        # What isn't a run may only want to read: it is told when it writes.
+        session.refused = refused
+    if loop is not None:
+        store.runs.begin(session, loop)
+    return session, restored
 
 
 def _let_in(store: Store, place: Place, restored: read.Restored, session: Session) -> Steps[read.Restored]:
@@ -105,11 +125,10 @@ def _let_in(store: Store, place: Place, restored: read.Restored, session: Sessio
     if store.runs.give_way(left, session, session.outer) and left is not None:
         left.refused = left.refused or overtaken(left)
         return (yield from _take_over(store, place, left.id, session))
-    if store.options.on_busy == "reject":
-        ahead = store.runs.about_to_write(session)
-        if ahead is not None and session.outer is None and (row is None or row.revision == session.base):
-            raise busy(session.base, session, ahead, session.thread_id, None, "the run was")
     rules = store.rules(session.thread_id, session)
+    ahead = store.runs.about_to_write(session) if store.options.on_busy == "reject" and rules.lease is None else None
+    if ahead is not None and session.outer is None:
+        raise busy(session.base, session, ahead, session.thread_id, None, "the run was")
     runs_on = row.session if row is not None and row.session is not None and store.runs.life(row.session) else None
     if runs_on is None and restored.lease is None and rules.lease is None:
         return restored
@@ -133,7 +152,7 @@ def _take_over(store: Store, place: Place, held_by: bytes, session: Session) -> 
 
 
 def _restore_again(store: Store, place: Place, session: Session) -> Steps[read.Restored]:
-    restored: read.Restored = yield Call(lambda: read.get_tuple(place, store.hot.of))
+    restored: read.Restored = yield Call(lambda: read.get_tuple(place, store.hot.of, with_head=True))
     session.base = restored.thread.revision if restored.thread is not None else 0
     return restored
 
@@ -262,83 +281,6 @@ def next_version(current: Any) -> Any:
     return int(current) + 1
 
 
-# Listing
-
-
-class Listing:
-    """One listing: reads a page at a time and holds nothing in between."""
-
-    def __init__(
-        self,
-        store: Store,
-        config: RunnableConfig | None,
-        filter: Mapping[str, Any] | None,
-        before: RunnableConfig | None,
-        limit: int | None,
-        on_damage: OnDamage,
-    ) -> None:
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
-            raise UsageError(f"limit must be a whole number of at least 0, got {limit!r}")
-        if filter is not None and not isinstance(filter, Mapping):
-            raise UsageError(f"filter must be a dict of metadata, got {type(filter).__name__}")
-        if on_damage not in ("raise", "skip"):
-            raise UsageError(f"on_damage must be 'raise' or 'skip', got {on_damage!r}")
-        self._store = store
-        self._reading = Reading(store.codec)
-        self._left = limit
-        self._skips = on_damage == "skip"
-        # First, since only then it is known that the config addresses a thread.
-        thread_id = thread_id_of(config) if config is not None else None
-        self._session = store.carrier.session_of(config) if config is not None else None
-        self._query = read.Query(
-            thread_id,
-            namespace_of(config) if config is not None else None,
-            checkpoint_id_of(config),
-            checkpoint_id_of(before),
-            (lambda body: matches(self._reading.metadata(body), filter)) if filter else None,
-            lambda body: self._reading.metadata(body).get("parents") or {},
-        )
-        simple = limit is not None and not filter and self._query.before is None
-        self._size = min(read.PAGE, limit) if simple and limit is not None else read.PAGE
-
-    def items(self, run: Callable[[Steps[Any]], Any]) -> Iterator[CheckpointTuple]:
-        below: int | None = read.FOREVER
-        while below is not None and self._left != 0:
-            page = run(self._page(below))
-            below = page.after
-            yield from self._tuples(page)
-
-    async def aitems(self, arun: Callable[[Steps[Any]], Awaitable[Any]]) -> AsyncIterator[CheckpointTuple]:
-        below: int | None = read.FOREVER
-        while below is not None and self._left != 0:
-            page = await arun(self._page(below))
-            below = page.after
-            for item in self._tuples(page):
-                yield item
-
-    def _page(self, below: int) -> Steps[read.Page]:
-        page: read.Page = yield Call(partial(read.list_page, self._query, below, self._size, self._store.hot.of))
-        for found in page.found:
-            thread_id = found.row.place.thread_id
-            self._store.hot.keep(thread_id, self._store.hot.of(thread_id, found.thread))
-        return page
-
-    def _tuples(self, page: read.Page) -> Iterator[CheckpointTuple]:
-        for found in page.found:
-            if self._left == 0:
-                return
-            try:
-                item = self._reading.checkpoint_tuple(found, self._session)
-            except CorruptionError as exc:
-                if not self._skips:
-                    raise
-                log.warning("skipped in a listing: %s", exc)
-                continue
-            if self._left is not None:
-                self._left -= 1
-            yield item
-
-
 def delta_history(
     store: Store, config: RunnableConfig, channels: Sequence[str]
 ) -> Steps[Mapping[str, DeltaChannelHistory]]:
@@ -430,10 +372,11 @@ def prune(store: Store, thread_ids: Sequence[Thread], strategy: str) -> Steps[No
 
 def verify(store: Store) -> Steps[VerifyReport]:
     thread_ids, findings = yield Call(verifying.verify_file)
+    codec = store.codec.structure_only()
     checked = [VerifyReport(0, 0, 0, 0, tuple(findings))]
     for thread_id in thread_ids:
         try:
-            checked.append((yield Call(partial(verifying.verify_thread, thread_id, store.codec))))
+            checked.append((yield Call(partial(verifying.verify_thread, thread_id, codec))))
         except SealError as exc:
             checked.append(VerifyReport(1, 0, 0, 0, (Finding("damaged", thread_id, None, None, exc.message),)))
     return VerifyReport(

@@ -22,6 +22,7 @@ from typing import Annotated, Any, TypedDict
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import START, StateGraph
 
+import agent_ckpt
 from agent_ckpt import AgentSaver, ThreadConflictError
 from tests.agents import Graph, Saver
 from tests.contests import CONTESTS, MeetingSaver
@@ -123,6 +124,30 @@ def count_up(meet: Meet, path: Path, times: int, form: str, how: str, seed: int)
                     time.sleep(chance.uniform(0, min(0.25, 0.005 * 2**attempt)))
             tries.append(attempt)
     return tries
+
+
+def count_with_retries(meet: Meet, path: Path, times: int, form: str, how: str, reads: bool) -> list[int]:
+    """Add 1 so many times with `agent_ckpt.invoke`; the node's runs that each took."""
+    config = {"configurable": {"thread_id": "t"}}
+    runs = 0
+
+    def inside() -> None:
+        nonlocal runs
+        runs += 1
+
+    given = (lambda state: {"n": 0}) if reads else {"n": 0}
+    counted = []
+    with AgentSaver(path, create=False) as saver:
+        graph = counter_graph(saver, inside)
+        meet()
+        for _ in range(times):
+            runs = 0
+            if form == "sync":
+                agent_ckpt.invoke(graph, given, config, attempts=60, durability=how)
+            else:
+                asyncio.run(agent_ckpt.ainvoke(graph, given, config, attempts=60, durability=how))
+            counted.append(runs)
+    return counted
 
 
 def count_and_stay(meet: Meet, path: Path, form: str, how: str) -> None:

@@ -165,7 +165,7 @@ def test_a_credential_in_state_is_refused(sealed: AgentSaver, form: str) -> None
         return {"got": [sealed.credentials(config).get("github")]}
 
     graph = StateGraph(State).add_node("n", node).add_edge(START, "n").compile(checkpointer=sealed)
-    with pytest.raises(ValueNotStorableError, match=r"Credential"):
+    with pytest.raises(ValueNotStorableError, match=r"got\[0\]|Credential"):
         Api(sealed, form).invoke(graph, {"got": None}, thread("t"), durability="sync")
 
 

@@ -429,8 +429,11 @@ def test_rows_that_belong_to_nothing_are_found(original: Any, store: Path, reope
     query(store, "INSERT INTO blobs SELECT ?, digest, frame FROM blobs WHERE blob = ?", (thread << 28) + 5000, blob)
     query(store, "UPDATE threads SET next_blob = 6000 WHERE thread = ?", thread)
     query(store, "INSERT INTO blobs SELECT (900 << 28) + 1, digest, frame FROM blobs WHERE blob = ?", blob)
-    query(store, "INSERT INTO writes SELECT 9001, 700, checkpoint, task, run, frame FROM writes LIMIT 1")
-    query(store, "INSERT INTO checkpoints SELECT 9002, 700, id, parent, run, frame, history FROM checkpoints LIMIT 1")
+    query(store, "INSERT INTO writes SELECT 9001, 700, checkpoint, task, run, undone, frame FROM writes LIMIT 1")
+    query(
+        store,
+        "INSERT INTO checkpoints SELECT 9002, 700, id, parent, run, undone, frame, history FROM checkpoints LIMIT 1",
+    )
     query(store, "INSERT INTO spaces VALUES (800, 900, 'nowhere')")
     query(store, "UPDATE store SET sequence = 9100")
     details = [f.detail for f in reopened().verify().findings if f.kind == "orphan"]

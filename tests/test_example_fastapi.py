@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -130,6 +131,94 @@ def test_racing_requests_win_or_get_409_and_nothing_is_lost(servers: list[str]) 
         number, _, text = answer.removeprefix("That was your message number ").partition(": ")
         assert human[int(number) - 1] == text
     assert httpx.get(servers[1] + "/threads/race").json() == history.json()
+
+
+def test_a_second_message_while_the_first_is_in_a_tool(servers: list[str]) -> None:
+    """B36: in and across processes the second request is told 409 at once and the first is answered, with no trace of
+    the second; the next one is answered too."""
+
+    async def both(thread: str, first: str, second: str) -> tuple[httpx.Response, float, httpx.Response, float]:
+        async with httpx.AsyncClient(timeout=60) as client:
+            begun = time.monotonic()
+            slow = asyncio.create_task(client.post(f"{first}/threads/{thread}/messages", json={"text": "look up tea"}))
+            while texts_of_calls(await client.get(f"{first}/threads/{thread}")) == 0:
+                await asyncio.sleep(0.02)
+            sent = time.monotonic()
+            refused = await client.post(f"{second}/threads/{thread}/messages", json={"text": "hello?"})
+            refused_s = time.monotonic() - sent
+            assert not slow.done(), "the first was answered before the second was refused"
+            return await slow, time.monotonic() - begun, refused, refused_s
+
+    for thread, second in (("busy-here", servers[0]), ("busy-there", servers[1])):
+        answered, answered_s, refused, refused_s = asyncio.run(both(thread, servers[0], second))
+        assert (answered.status_code, answered.json().get("answer")) == (200, "all about tea")
+        assert refused.status_code == 409, refused.text
+        assert (refused.json()["reason"], refused.json()["wrote"]) == ("busy", False)
+        print(f"409 after {refused_s:.2f} s, the first answer after {answered_s:.2f} s")
+        again = httpx.post(f"{second}/threads/{thread}/messages", json={"text": "hello again"}, timeout=60)
+        assert again.json()["answer"] == "That was your message number 2: hello again"
+
+
+def texts_of_calls(history: httpx.Response) -> int:
+    """How many answers without text there are: the model's calls of a tool."""
+    return texts(history, "ai").count("") if history.status_code == 200 else 0
+
+
+def seen_revision(page: httpx.Response) -> int:
+    found = re.search(r'data-revision="(\d+)"', page.text)
+    assert found, page.text
+    return int(found[1])
+
+
+def decide(url: str, number: str, revision: int, approve: bool = True) -> httpx.Response:
+    decision = {"approve": approve, "expected_revision": revision}
+    return httpx.post(f"{url}/payments/{number}/decision", json=decision, timeout=60)
+
+
+def test_two_reviewers_one_payment(servers: list[str]) -> None:
+    """Two reviewers see one payment; the first decides, the second is told 409 and changes nothing."""
+    one, two = servers
+    asked = httpx.post(f"{one}/payments/7", json={"to": "<b>Ada</b>", "cents": 1250}, timeout=60)
+    assert asked.json()["question"] == "Pay 12.50 to <b>Ada</b>?"
+    assert httpx.post(f"{two}/payments/7", json={"to": "Bob", "cents": 1}, timeout=60).status_code == 409
+    pages = [httpx.get(f"{url}/payments/7") for url in servers]
+    assert all("Pay 12.50 to &lt;b&gt;Ada&lt;/b&gt;?" in page.text and "decide(true)" in page.text for page in pages)
+    first = decide(one, "7", seen_revision(pages[0]))
+    assert first.status_code == 200
+    assert first.json()["receipt"].startswith("paid, reference ")
+    second = decide(two, "7", seen_revision(pages[1]), approve=False)
+    assert second.status_code == 409
+    told = second.json()
+    assert (told["reason"], told["expected"], told["wrote"]) == ("expected_revision", seen_revision(pages[1]), False)
+    assert told["found"] == first.json()["revision"]
+    for url in servers:
+        page = httpx.get(f"{url}/payments/7")
+        assert first.json()["receipt"] in page.text
+        assert "decide(true)" not in page.text
+
+
+def test_reviewers_who_decide_at_once(servers: list[str]) -> None:
+    """Of decisions that are sent at the same moment exactly one counts."""
+
+    async def race(number: str, revision: int) -> list[httpx.Response]:
+        async with httpx.AsyncClient(timeout=60) as client:
+            sent = []
+            for i in range(4):
+                decision = {"approve": i % 2 == 0, "expected_revision": revision}
+                sent.append(client.post(f"{servers[i // 2]}/payments/{number}/decision", json=decision))
+            return await asyncio.gather(*sent)
+
+    for number in ("race-1", "race-2", "race-3"):
+        asked = httpx.post(f"{servers[0]}/payments/{number}", json={"to": "Ada", "cents": 100}, timeout=60)
+        answers = asyncio.run(race(number, asked.json()["revision"]))
+        assert sorted(answer.status_code for answer in answers) == [200, 409, 409, 409], [a.text for a in answers]
+
+
+def test_a_payment_that_is_none(servers: list[str]) -> None:
+    """An unknown payment is 404, and a decision on it 409: nobody can have seen it."""
+    assert httpx.get(f"{servers[0]}/payments/nobody").status_code == 404
+    assert decide(servers[0], "nobody", 3).status_code == 409
+    assert httpx.post(f"{servers[0]}/payments/x", json={"to": "", "cents": 0}).status_code == 422
 
 
 def test_an_unavailable_store_is_503(monkeypatch: pytest.MonkeyPatch) -> None:

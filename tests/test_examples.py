@@ -71,8 +71,40 @@ def test_credentials(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [], "the example leaves nothing behind in the working folder"
 
 
+def test_stateless_worker(tmp_path: Path) -> None:
+    """A worker that is killed in the middle of a thread leaves it to the other one, which knows only its id."""
+    done = run_example("stateless_worker.py", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "FAIL" not in done.stdout
+    for line in (
+        r"^2\. Worker \d+ was killed \(SIGKILL\) in `charge`",
+        r"worker \d+ takes order-\d after check, reserve$",
+        r"ok   each step was done once",
+        r"ok   order-\d was begun by one and finished by the other",
+        r"^All checks passed\.$",
+    ):
+        assert re.search(line, done.stdout, re.MULTILINE), f"{line!r} not in:\n{done.stdout}"
+    assert list(tmp_path.iterdir()) == [], "the example leaves nothing behind in the working folder"
+
+
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
 def test_every_example_is_covered(name: str) -> None:
     """Each example is named by a test."""
     tested = "".join(path.read_text() for path in Path(__file__).parent.glob("test_example*.py"))
     assert name.removesuffix(".py") in tested
+
+
+def test_double_text(tmp_path: Path) -> None:
+    """B36: the second Send loses a turn on the official savers; here it is told, and the first one's result stays."""
+    done = run_example("double_text.py", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for question, *answers in (
+        ("second", "answered", "answered", "refused (busy), model asked 0 times"),
+        ("the charge is in the thread", "yes", "yes", "yes"),
+        ("the second message", "LOST, though it was answered", "LOST, though it was answered", "told"),
+        ("tool calls without result", "0", "0", "0"),
+    ):
+        block = re.search(rf"^{question}:\n((?:    .*\n)+)", done.stdout, re.MULTILINE)
+        assert block is not None, done.stdout
+        told = [line.split(maxsplit=1)[1] for line in block[1].splitlines()]
+        assert told == answers

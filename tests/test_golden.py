@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agent_ckpt import AgentSaver
+from tests import typed_kinds
 from tests.conftest import Api
 from tests.golden import make
 from tests.test_values import same
@@ -75,9 +76,18 @@ def test_a_golden_store_gives_back_what_was_stored(golden: Path, form: str) -> N
         )
         history = api.get_delta_channel_history(config=at(3, "pruned"), channels=["d"])
         assert history == {"d": {"writes": [(f"task-{n}", "d", f"delta {n} " * 9) for n in (1, 2)]}}
-        assert [t.thread_id for t in saver.threads()] == ["golden", "pruned"]
+        assert [t.thread_id for t in saver.threads()] == ["golden", "kinds", "pruned"]
         report = api.verify()
-        assert (report.findings, report.checkpoints) == ((), 5)
+        assert (report.findings, report.checkpoints) == ((), 6)
+
+
+def test_a_golden_store_gives_back_every_kind_of_value(golden: Path, form: str) -> None:
+    """Each kind of value, as it was stored, equal in value and type."""
+    with AgentSaver(golden, create=False) as saver:
+        found = values_at(Api(saver, form), at(1, "kinds"))
+    assert list(found) == list(typed_kinds.PORTABLE)
+    for name, value in typed_kinds.PORTABLE.items():
+        assert typed_kinds.alike(found[name], value), name
 
 
 def test_a_golden_store_can_be_written_on(golden: Path, form: str) -> None:

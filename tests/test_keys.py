@@ -333,7 +333,7 @@ def test_many_data_keys_are_wrapped_anew_in_pages(path: Path) -> None:
     count = int(os.environ.get("KEY_ROWS", "2000"))
     with AgentSaver(path, key=KEY) as saver:
         put(saver, config(), 1, value="v")
-        keys = saver._gate.keys
+        keys = saver._sealing.keys
         assert keys is not None
         made = [(number, f"t{number}", keys.fresh(f"t{number}").envelope) for number in range(10, count + 10)]
     edit(path, *[
@@ -360,7 +360,7 @@ def test_the_commands(path: Path, tmp_path: Path) -> None:
     """keys new, list, seal-existing, status, rotate, unseal: the way through, and no key on any output."""
     file = tmp_path / "keys"
     assert run("keys", "new", str(file)).returncode == 0 and file.stat().st_mode & 0o777 == 0o600
-    assert run("keys", "new", str(file)).returncode == 8
+    assert run("keys", "new", str(file)).returncode == 9
     secret = file.read_text().strip()
     made = run("keys", "new").stdout.strip()
     assert len(made) == 64 and made != secret
@@ -369,7 +369,7 @@ def test_the_commands(path: Path, tmp_path: Path) -> None:
     source = f"file:{file}"
     outputs = [run("keys", "list", AGENT_CKPT_KEY=source)]
     assert "(active)" in outputs[0].stdout
-    assert run("threads", str(path), "--key", source).returncode == 8
+    assert run("threads", str(path), "--key", source).returncode == 9
     assert run("keys", "rotate", str(path), "--key", source).returncode == 2
     assert run("keys", "seal-existing", str(path)).returncode == 2
     outputs += [
@@ -386,9 +386,9 @@ def test_the_commands(path: Path, tmp_path: Path) -> None:
     assert "backups from before this do" in outputs[7].stdout and "revoke" in outputs[7].stdout
     assert len(Keyring.of(source).ids) == 3
     refused = run("threads", str(path))
-    assert refused.returncode == 8 and "sealed under key" in refused.stderr
+    assert refused.returncode == 9 and "sealed under key" in refused.stderr
     raw = run("threads", str(path), "--key", secret)
-    assert raw.returncode == 8
+    assert raw.returncode == 9
     outputs += [refused, raw, run("keys", "unseal", str(path), "--key", source), run("threads", str(path))]
     assert outputs[-1].returncode == 0 and "alice" in outputs[-1].stdout
     assert not any(secret in one.stdout + one.stderr for one in outputs)

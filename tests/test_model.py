@@ -1,24 +1,40 @@
-"""The saver against a plain model of dicts: whatever is done in whatever order, both say the same."""
+"""The saver against a plain model of dicts: whatever is done in whatever order, both say the same.
+
+AGENT_CKPT_TEST_MODEL sets the number of sequences (CI: 40, always the same ones; with it others each time, whose seed
+is printed and can be given by AGENT_CKPT_TEST_MODEL_SEED).
+"""
 
 from __future__ import annotations
 
+import os
+import random
 import shutil
-import tempfile
 import uuid
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import seed as seeded
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 
 from agent_ckpt import AgentSaver
+from agent_ckpt.core import put as core_put
 from agent_ckpt.errors import ThreadConflictError, UsageError
 from tests.conftest import Api
+from tests.faults import in_memory
+from tests.histories import admit_all
 from tests.threads import checkpoint_of, plain
 
 THREADS = st.sampled_from(["t", "t", "t", "a%", "ab"])
@@ -91,7 +107,7 @@ class Machine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="model"))
+        self.folder = in_memory()
         self.path = self.folder / "agent.db"
         self.order = 0
         self.ids = 0
@@ -329,6 +345,56 @@ class Machine(RuleBasedStateMachine):
         self.savers[which] = self.opened(self.savers[which].form)
         self.touched.update(self.threads)
 
+    @rule(thread=THREADS, pick=PICK, how=st.sampled_from(["idle", "before COMMIT", "after COMMIT"]), seldom=SELDOM)
+    def crash(self, thread: str, pick: int, how: str, seldom: bool) -> None:
+        """Both savers are killed, at rest or in the middle of a put, and new ones find what was committed."""
+        if not seldom:
+            return
+        left = self.as_left_by_a_kill() if how == "idle" else self.killed_in_a_put(thread, pick, how == "after COMMIT")
+        for api in self.savers:
+            api.saver.close()
+        shutil.rmtree(self.folder)
+        self.folder, self.path = left, left / "agent.db"
+        self.savers = [self.opened("sync"), self.opened("async")]
+        self.touched.update(self.threads)
+
+    def as_left_by_a_kill(self) -> Path:
+        """A copy of the files as they are now. It takes this process's locks on them, which nobody needs any more."""
+        left = in_memory()
+        for name in ("agent.db", "agent.db-wal"):
+            if (self.folder / name).exists():
+                shutil.copy(self.folder / name, left / name)
+        return left
+
+    def killed_in_a_put(self, thread: str, pick: int, committed: bool) -> Path:
+        space, api = self.space(thread, ""), self.savers[0]
+        left: list[Path] = []
+
+        class Killed(BaseException):
+            pass
+
+        def kill(said: str) -> None:
+            # The statement that is announced is not executed yet; the one after COMMIT comes with the next call.
+            nonlocal begun
+            begun = begun or said == "BEGIN IMMEDIATE"
+            if begun and said == "COMMIT":
+                left.append(self.as_left_by_a_kill())
+                raise Killed
+
+        begun = False
+        parent = space.checkpoints[-1] if space.checkpoints else None
+        restored = api.get_tuple(self.at(thread, ""))
+        config = restored.config if restored else self.at(thread, "")
+        if committed:
+            self.put(api, config, thread, "", parent, pick, None, self.fresh_id())
+            return self.as_left_by_a_kill()
+        api.saver._backend.on_statement = kill
+        made = checkpoint_of({"tiny": "killed"}, {"tiny": 97}, id=self.fresh_id())
+        with pytest.raises(Killed):
+            api.put(config, made, {"source": "loop", "step": 0, "parents": {}}, {"tiny": 97})
+        api.saver._backend.on_statement = None
+        return left[0]
+
     @precondition(lambda self: self.turn % 5 == 0)
     @rule()
     def verify(self) -> None:
@@ -405,14 +471,59 @@ class Machine(RuleBasedStateMachine):
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-class TestModel(Machine.TestCase):
-    """Sequences of put, fork, put_writes, delete, copy, prune, delete_for_runs and reopening (cases B26, B29, B51)."""
+EXAMPLES = int(os.environ.get("AGENT_CKPT_TEST_MODEL", "0"))
+SEED = int(os.environ.get("AGENT_CKPT_TEST_MODEL_SEED", "0")) or random.randrange(1 << 32)
+SETTINGS = settings(
+    max_examples=EXAMPLES or 40,
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=not EXAMPLES,
+    print_blob=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
 
-    settings = settings(
-        max_examples=40,
-        stateful_step_count=40,
-        deadline=None,
-        derandomize=True,
-        print_blob=True,
-        suppress_health_check=list(HealthCheck),
-    )
+
+def test_model() -> None:
+    """Sequences of put, fork, put_writes, delete, copy, prune, delete_for_runs, kills and reopening say what the model
+    says (cases B26, B29, B51, B61)."""
+    print(f"seed {SEED if EXAMPLES else 'fixed'}")
+    machine = Machine if not EXAMPLES else seeded(SEED)(Machine)
+    assert run_state_machine_as_test(machine, settings=SETTINGS) is None
+
+
+class WithoutCompare(AgentSaver):
+    """Accepts whoever writes."""
+
+
+class Forgetful(AgentSaver):
+    """Answers before it stores: a task's writes only come with the next put."""
+
+    later: Any = None
+
+    def put_writes(self, *args: Any, **kwargs: Any) -> None:
+        self.later = args, kwargs
+
+    def put(self, *args: Any) -> Any:
+        if self.later is not None:
+            super().put_writes(*self.later[0], **self.later[1])
+            self.later = None
+        return super().put(*args)
+
+
+@pytest.mark.parametrize("wrong", [WithoutCompare, Forgetful])
+def test_the_model_catches_a_wrong_saver(wrong: type[AgentSaver], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same sequences find a saver without the compare, and one that keeps writes in memory after its answer."""
+    if wrong is WithoutCompare:
+        monkeypatch.setattr(core_put, "admit", admit_all)
+        monkeypatch.setattr(core_put, "_check_parent", lambda *_: None)
+
+    class Wrong(Machine):
+        def opened(self, form: str) -> Api:
+            return Api(wrong(self.path, synchronous="normal"), form)
+
+    # Which of its checks sees it first is up to the sequence.
+    with pytest.raises((AssertionError, pytest.fail.Exception, ExceptionGroup)):
+        run_state_machine_as_test(
+            Wrong, settings=settings(SETTINGS, max_examples=15, phases=[Phase.generate], report_multiple_bugs=False)
+        )

@@ -143,11 +143,11 @@ def test_no_text_of_the_user_stands_in_the_files(
     reopened.copy_thread(thread_id, thread_id + "-copy")
     reopened.prune([thread_id + "-copy"])
     assert CANARY.encode() not in raw_of(tmp_path)
-    told = caplog.text + repr(reopened) + repr(reopened._options) + repr(reopened._gate.keyring)
+    told = caplog.text + repr(reopened) + repr(reopened._options) + repr(reopened._sealing.keyring)
     assert CANARY not in told
     assert KEY.hex() not in told and repr(KEY)[2:-1] not in told
     with pytest.raises(CkptError):
-        pickle.dumps(reopened._gate.keyring)
+        pickle.dumps(reopened._sealing.keyring)
     reopened.delete_for_runs([f"{CANARY} run"])
     assert not list(reopened.list({"configurable": {"thread_id": thread_id}}, filter={"run_id": f"{CANARY} run"}))
 
@@ -185,7 +185,7 @@ def test_a_sealed_file_needs_its_key(path: Path, open_sealed: Callable[..., Agen
     """B21: without the key, or with another one, there is one error before anything is read; it names key ids."""
     sealed = open_sealed()
     put(sealed, config(), 1, value="v")
-    needed = sealed._gate.keyring.active_id  # type: ignore[union-attr]
+    needed = sealed._sealing.keyring.active_id  # type: ignore[union-attr]
     for key in (None, OTHER):
         with AgentSaver(path, key=key) as saver:
             api = Api(saver, form)
@@ -613,6 +613,31 @@ def test_a_sealed_head_follows_prunes_and_deletes(open_sealed: Any, form: str) -
     assert len(api.list(config())) == 1 and saver.verify()
     at = put(api, at=api.get_tuple(config()).config, number=9, value=9)
     assert api.get_tuple(config()).checkpoint["channel_values"] == {"value": 9} and saver.verify()
+
+
+def test_a_rollback_on_a_sealed_file(path: Path, open_sealed: Any, form: str) -> None:
+    """After a rollback the older checkpoint is the sealed head; a mark that is removed is noticed."""
+    saver = open_sealed()
+    api = Api(saver, form)
+    places = [put(api, config(), 0, value=0)]
+    for step in range(1, 4):
+        places.append(put(api, places[-1], step, value=step))
+        api.put_writes(places[-1], [("value", step)], f"task {step}")
+    api.rollback(places[1])
+    assert api.get_tuple(config()).checkpoint["channel_values"] == {"value": 1}
+    assert len(api.list(config())) == 4 and saver.verify()
+    for table in ("checkpoints", "writes"):
+        marks = rows_of(path, f"SELECT undone, seq FROM {table} WHERE undone IS NOT NULL")
+        edit(path, (f"UPDATE {table} SET undone = NULL", ()))
+        with AgentSaver(path, key=KEY) as other:
+            if table == "checkpoints":
+                assert len(marks) == 2
+                with pytest.raises(SealError):
+                    other.get_tuple(config())
+            assert not marks or not other.verify()
+        edit(path, *[(f"UPDATE {table} SET undone = ? WHERE seq = ?", mark) for mark in marks])
+    put(api, api.get_tuple(config()).config, 9, value=9)
+    assert api.get_tuple(config()).checkpoint["channel_values"] == {"value": 9}
 
 
 def test_leases_on_a_sealed_file(path: Path, tmp_path: Path, open_sealed: Any, form: str) -> None:

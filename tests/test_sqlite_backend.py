@@ -217,30 +217,47 @@ def test_full_queue_waits_then_raises(tmp_path: Path) -> None:
     backend.close()
 
 
-def test_io_error_at_commit_poisons(backend: SqliteBackend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """After an I/O error at COMMIT the outcome is unknown: all callers hear it, later writes are refused, reads
-    go on, and a new backend works."""
+def _io_error(*_: Any) -> None:
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+    raise error
+
+
+def test_io_error_at_commit_is_settled(backend: SqliteBackend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """After an I/O error at COMMIT another commit takes its place: all callers hear that nothing is stored, and the
+    next write of the same backend works."""
     backend.run(add("kept"), write=True)
-
-    def fail(handle: Any, deadline: float) -> None:
-        error = sqlite3.OperationalError("disk I/O error")
-        error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
-        raise error
-
     with monkeypatch.context() as patched:
-        patched.setattr(group, "commit", fail)
-        results = _in_group_after_poison(backend)
-    assert all(isinstance(result, PoisonedError) for result in results)
-    with pytest.raises(PoisonedError, match="make a new one"):
-        backend.run(add("later"), write=True)
+        patched.setattr(group, "commit", _io_error)
+        results = _three_in_a_group(backend)
+    assert all(type(result) is UnavailableError and "COMMIT" in str(result) for result in results), results
     _assert_free(tmp_path / "a.db")
-    assert backend.run(names) == ["kept"]
-    again = backend_on(tmp_path / "a.db")
-    again.run(add("later"), write=True)
-    again.close()
+    backend.run(add("later"), write=True)
+    assert backend.run(names) == ["kept", "later"]
 
 
-def _in_group_after_poison(backend: SqliteBackend) -> list[Any]:
+def test_io_error_at_commit_that_lasts(backend: SqliteBackend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """While nothing else can be committed either the outcome is unknown and later writes are refused, reads go on;
+    after that the same backend opens anew by itself, and commits something else before the next write."""
+    backend.run(add("kept"), write=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(group, "commit", _io_error)
+        patched.setattr(group.Handle, "settle", _io_error)
+        results = _three_in_a_group(backend)
+        assert all(isinstance(result, PoisonedError) for result in results), results
+        with pytest.raises(UnavailableError):
+            backend.run(add("refused"), write=True)
+        assert backend.run(names) == ["kept"]
+    _assert_free(tmp_path / "a.db")
+    said: list[str] = []
+    backend.on_statement = said.append
+    backend.run(add("later"), write=True)
+    assert said == ["BEGIN IMMEDIATE", "next_sequence", "COMMIT", "BEGIN IMMEDIATE", "item_add", "COMMIT"]
+    assert backend.run(names) == ["kept", "later"]
+    assert not backend._store.writer._unsettled
+
+
+def _three_in_a_group(backend: SqliteBackend) -> list[Any]:
     async def main() -> list[Any]:
         with backend._store.writer._run:
             tasks = [asyncio.create_task(backend.arun(add(f"n{i}"), write=True)) for i in range(3)]

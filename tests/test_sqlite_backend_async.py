@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from agent_ckpt.backend import Program, Statement
 from agent_ckpt.errors import ClosedError
 from agent_ckpt.sqlite import SqliteBackend
 from tests.sqlite_backend import add, backend_on, count, crawl, names, run_script
@@ -132,6 +133,27 @@ def test_cancelled_before_it_began_is_dropped(backend: SqliteBackend) -> None:
 
     asyncio.run(main())
     assert backend.run(names) == ["kept"]
+
+
+def test_cancelled_after_it_began_is_done_when_its_caller_goes_on(backend: SqliteBackend) -> None:
+    """B47: a write that has begun is stored, or not, when the cancellation of its caller is over: whoever restores the
+    thread then is not overtaken by it."""
+    began = threading.Event()
+
+    def slow() -> Program[None]:
+        began.set()
+        time.sleep(0.2)
+        yield Statement("item_add", ("begun", None))
+
+    async def main() -> list[str]:
+        task = asyncio.create_task(backend.arun(slow, write=True))
+        await asyncio.to_thread(began.wait, 10)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return await backend.arun(names)
+
+    assert asyncio.run(main()) == ["begun"]
 
 
 def test_timeout_around_a_read(backend: SqliteBackend) -> None:

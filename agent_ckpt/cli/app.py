@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from agent_ckpt.cli import credentials, keys, render, show, threads
+from agent_ckpt.cli import credentials, keys, render, rollback, show, threads
 from agent_ckpt.errors import CkptError
 
 app = typer.Typer(
@@ -19,6 +19,8 @@ app = typer.Typer(
 )
 app.command("threads", short_help="List the threads of a file.")(threads.threads)
 app.command("show", short_help="Show one thread: its head, history and what is next.")(show.show)
+app.command("rollback", short_help="Make an older checkpoint of a thread the head again.")(rollback.rollback)
+
 app.add_typer(keys.app)
 app.add_typer(credentials.app)
 

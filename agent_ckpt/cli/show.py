@@ -55,7 +55,7 @@ def show(
     """
     from agent_ckpt import AgentSaver
 
-    with AgentSaver(db, create=False, key=key) as saver:
+    with AgentSaver(db, create=False, key=key, on_unresolved="keep") as saver:
         report = build(saver, db, thread, ns, limit)
     if as_json:
         render.print_json(asdict(report))
@@ -183,6 +183,8 @@ def _namespaces(saver: AgentSaver, thread: str) -> list[str]:
 def _history(saver: AgentSaver, config: Any, limit: int, errors: list[str]) -> Iterator[dict[str, Any]]:
     before: Any = None
     left = limit
+    place = config["configurable"]
+    undone = set(saver.rolled_back(place["thread_id"], checkpoint_ns=place["checkpoint_ns"]))
     while left:
         try:
             for item in saver.list(config, before=before, limit=left):
@@ -194,6 +196,7 @@ def _history(saver: AgentSaver, config: Any, limit: int, errors: list[str]) -> I
                     "source": item.metadata.get("source"),
                     "parent": parent["configurable"]["checkpoint_id"] if parent else None,
                     "created": item.checkpoint["ts"],
+                    "rolled_back": item.checkpoint["id"] in undone,
                 }
             return
         except UNREADABLE as error:
@@ -225,10 +228,14 @@ def _print(report: Report) -> None:
     section("values", [("channel", False), ("value", False)], list(report.values.items()))
     writes = [(write["task_id"], write["channel"], write["value"]) for write in report.pending_writes]
     section("pending writes", [("task", False), ("channel", False), ("value", False)], writes)
-    rows = [(h["checkpoint_id"], h["step"], h["source"], h["parent"]) for h in report.history]
-    section(
-        "history, newest first", [("checkpoint", False), ("step", True), ("source", False), ("parent", False)], rows
-    )
+    columns = [("checkpoint", False), ("step", True), ("source", False), ("parent", False)]
+    rows: list[tuple[Any, ...]] = [(h["checkpoint_id"], h["step"], h["source"], h["parent"]) for h in report.history]
+    if any(h["rolled_back"] for h in report.history):
+        columns.append(("", False))
+        rows = [
+            (*row, "rolled back" if h["rolled_back"] else None) for row, h in zip(rows, report.history, strict=True)
+        ]
+    section("history, newest first", columns, rows)
     section("can't be shown", [("error", False)], [(line,) for line in report.errors])
 
 

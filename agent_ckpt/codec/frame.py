@@ -37,6 +37,8 @@ ARRAY = 6
 """A numeric array: dtype, shape, order, byte-shuffled elements."""
 ARRAY_DIFF = 7
 """A numeric array as the byte-shuffled difference to another one."""
+TYPED = 8
+"""Msgpack with the typed codec's extensions (`typed`)."""
 
 CHECKPOINT_ROW = 16
 WRITES_ROW = 17

@@ -131,9 +131,10 @@ def over(seqs: Iterable[int]) -> bytes:
     return found
 
 
-def row_mark(seq: int, secret: bytes) -> int:
-    """What a row adds to the sum of a thread's rows."""
-    return int.from_bytes(blake2b(seq.to_bytes(8, "big"), digest_size=_MARK, key=secret).digest(), "big")
+def row_mark(seq: int, secret: bytes, undone: int = 0) -> int:
+    """What a row adds to the sum of a thread's rows; `undone`: the mark of the rollback that undid it."""
+    content = seq.to_bytes(8, "big") + undone.to_bytes(8, "big")
+    return int.from_bytes(blake2b(content, digest_size=_MARK, key=secret).digest(), "big")
 
 
 def history_mark(history: bytes | None) -> bytes:

@@ -173,7 +173,7 @@ class Planner:
         return seq
 
     def _part(self, value: Any, body: bytes, path: str, at: int | str, depth: int) -> Any:
-        splits = len(body) > SPLIT_ABOVE or (body[0] == frame.SERDE and type(value) in (list, dict))
+        splits = len(body) > SPLIT_ABOVE or (body[0] in (frame.SERDE, frame.TYPED) and type(value) in (list, dict))
         if splits and depth < _DEEPEST and type(value) in (list, dict, str, bytes):
             return self.plan(value, f"{path}[{at!r:.60}]", depth + 1)
         if type(at) is str and len(body) > SPLIT_ABOVE:

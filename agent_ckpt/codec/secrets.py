@@ -9,6 +9,11 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+IN_CLEAR = "a secret, and this store has no key, so it would stand in the file in clear"
+REMEDY = (
+    "give AgentSaver a key (key=...), keep the secret in saver.credentials(thread_id), or accept it in clear with "
+    'plaintext_secrets="allow"'
+)
 _LEAVES = frozenset((type(None), bool, int, float, str, bytes, bytearray))
 
 
@@ -16,7 +21,7 @@ class SecretInClearError(TypeError):
     """A secret would be stored in clear. Raised while encoding; the caller adds the path."""
 
     def __init__(self) -> None:
-        super().__init__("a secret in a store that has no key")
+        super().__init__(IN_CLEAR)
 
 
 def is_secret(value: Any) -> bool:

@@ -1,7 +1,7 @@
 """The value codec: one value to the body of a blob (a codec byte and a payload), and back.
 
 Exact msgpack and LangChain messages have fast paths of their own; anything else goes through the
-saver's serializer. With a serializer of the user's own, every value goes through that one.
+typed codec. With a serializer of the user's own, every value goes through that one.
 """
 
 from __future__ import annotations
@@ -11,15 +11,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import ormsgpack
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-from agent_ckpt.codec import frame, messages
+from agent_ckpt.codec import foreign, frame, messages, secrets
+from agent_ckpt.codec.encoder import DEEPEST, TOO_DEEP, Encoder, Unstorable
+from agent_ckpt.codec.gate import Gate, UnresolvedError
 from agent_ckpt.codec.messages import Template
-from agent_ckpt.codec.pack import EXACT, PackError, UnpackError, pack, unpack, unpack_joined
+from agent_ckpt.codec.pack import (
+    PackError,
+    UnpackError,
+    pack,
+    unpack,
+    unpack_joined,
+)
 from agent_ckpt.codec.secrets import SecretInClearError, refuse_secrets
+from agent_ckpt.codec.typed import TypedReader
 from agent_ckpt.errors import ValueNotStorableError
 
 DeltaSnapshot = _DeltaSnapshot
@@ -27,7 +35,10 @@ DeltaSnapshot = _DeltaSnapshot
 _PLAIN = bytes((frame.PLAIN,))
 _MESSAGE = bytes((frame.MESSAGE,))
 _SERDE = bytes((frame.SERDE,))
+_TYPED = bytes((frame.TYPED,))
 _DEEPEST = 64
+_MANY = 4
+"""From this many values on it is tried whether they are all messages."""
 
 
 class DecodeError(Exception):
@@ -37,58 +48,90 @@ class DecodeError(Exception):
 class ValueCodec:
     """Encodes and decodes values with one serializer.
 
+    Args:
+        serde: the saver's serializer.
+        gate: which classes may be rebuilt. LangGraph's strict mode, which shows in the serializer, narrows it.
+
     Attributes:
-        splits: whether lists, dicts and long texts may be stored in parts: only with LangGraph's
-            own serializer, since another one may treat a whole value in a way of its own.
+        splits: whether values go through our own codec, and lists, dicts and long texts may be stored
+            in parts: only with LangGraph's own serializer as it is, since another one, or one that was
+            given a hook or pickles, may treat a whole value in a way of its own.
         secrets_allowed: whether a SecretStr or SecretBytes may be encoded; else it is refused.
     """
 
-    __slots__ = ("_serde", "secrets_allowed", "splits")
+    __slots__ = ("_gate", "_serde", "secrets_allowed", "splits")
 
-    def __init__(self, serde: SerializerProtocol, *, secrets_allowed: bool = False) -> None:
+    def __init__(self, serde: SerializerProtocol, gate: Gate | None = None, *, secrets_allowed: bool = True) -> None:
         self._serde = serde
         self.secrets_allowed = secrets_allowed
-        self.splits = type(serde) is JsonPlusSerializer
+        self._gate = gate if gate is not None else Gate()
+        self.splits = False
+        if type(serde) is JsonPlusSerializer:
+            self.splits = not serde.pickle_fallback and not serde._custom_unpack_ext_hook
+            through = serde._allowed_msgpack_modules
+            self._gate = self._gate.under(None if through is True else frozenset(through or ()))
+
+    def structure_only(self) -> ValueCodec:
+        """A codec that decodes without looking up any class: what it can't build is an Unresolved value."""
+        return ValueCodec._with(self, self._gate.structure_only())
+
+    def keeping(self) -> ValueCodec:
+        """A codec that gives an Unresolved value where a class isn't there, whatever the options say."""
+        return ValueCodec._with(self, self._gate.keeping())
+
+    @staticmethod
+    def _with(other: ValueCodec, gate: Gate) -> ValueCodec:
+        made = ValueCodec.__new__(ValueCodec)
+        made._serde, made._gate, made.splits = other._serde, gate, other.splits
+        made.secrets_allowed = other.secrets_allowed
+        return made
 
     def encode(self, value: Any) -> bytes:
         """The body of a value.
 
         Raises:
-            Exception: whatever the serializer raises for a value it can't keep.
+            Unstorable: a value that can't be kept.
+            Exception: whatever a serializer of the user's own raises.
         """
-        if self.splits:
-            number = messages.NUMBERS.get(type(value))
-            if number is not None:
-                packed = messages.encode(value, number)
-                if packed is not None:
-                    return _MESSAGE + packed
-            elif type(value) is not bytearray:  # which would pack as bytes
-                try:
-                    return _PLAIN + pack(value)
-                except (PackError, RecursionError):
-                    pass
-        if not self.secrets_allowed:
-            refuse_secrets(value)
-        kind, data = self._serde.dumps_typed(value)
-        return _SERDE + pack([kind, bytes(data)])
+        if not self.splits:
+            if not self.secrets_allowed:
+                refuse_secrets(value)
+            kind, data = self._serde.dumps_typed(value)
+            return _SERDE + pack([kind, bytes(data)])
+        number = messages.NUMBERS.get(type(value))
+        if number is not None:
+            packed = messages.encode(value, number)
+            if packed is not None:
+                return _MESSAGE + packed
+        else:
+            try:
+                return _PLAIN + pack(value)
+            except (PackError, RecursionError):
+                pass
+        return _TYPED + Encoder(self._gate, secrets_allowed=self.secrets_allowed).encode(value)
+
+    def encode_leniently(self, value: Any) -> bytes:
+        """The body of a value of metadata: a text stands in the place of a part that can't be kept."""
+        try:
+            return self.encode(value)
+        except Exception:
+            return _TYPED + Encoder(self._gate, lenient=True, secrets_allowed=self.secrets_allowed).encode(value)
 
     def encode_many(self, values: Sequence[Any]) -> list[bytes]:
         """The bodies of many values."""
         if not self.splits:
             return [self.encode(value) for value in values]
-        # The loop that costs most in a long conversation: the common case of `encode`, unrolled.
-        number_of, encoded, packb = messages.NUMBERS.get, [], ormsgpack.packb
+        if len(values) >= _MANY:
+            packed = messages.encode_all(values, _MESSAGE)
+            if packed is not None:
+                return packed
+        encoded: list[bytes] = []
         for value in values:
-            number = number_of(type(value))
-            if number is not None and value.__pydantic_private__ is None and not value.__pydantic_extra__:
-                try:
-                    packed = packb([number, value.__dict__, sorted(value.__pydantic_fields_set__)], option=EXACT)
-                except PackError:
-                    encoded.append(self.encode(value))
-                else:
-                    encoded.append(_MESSAGE + packed)
-            else:
+            try:
                 encoded.append(self.encode(value))
+            except Unstorable as exc:
+                exc.item = len(encoded)
+                raise
         return encoded
 
     def decode(self, body: bytes) -> Any:
@@ -96,6 +139,7 @@ class ValueCodec:
 
         Raises:
             DecodeError: when the payload can't be read.
+            UnresolvedError: when a class or codec that it needs isn't there.
         """
         return self.decode_many((body,))[0]
 
@@ -104,11 +148,12 @@ class ValueCodec:
 
         Raises:
             DecodeError: when a payload can't be read.
+            UnresolvedError: when a class or codec that one needs isn't there.
         """
         try:
             with _collector_held_off():
                 return self._decode_many(bodies)
-        except DecodeError:
+        except (DecodeError, UnresolvedError):
             raise
         except Exception as exc:
             raise DecodeError(f"{type(exc).__name__} while decoding") from exc
@@ -124,7 +169,7 @@ class ValueCodec:
             The values, and templates for the next call.
 
         Raises:
-            DecodeError: when a payload can't be read.
+            DecodeError, UnresolvedError: as `decode_many`.
         """
         fresh = bodies[len(known) :]
         try:
@@ -155,27 +200,42 @@ class ValueCodec:
             return unpack_joined(payloads)
         if codec == frame.MESSAGE:
             return messages.decode(payloads)
+        if codec == frame.TYPED:
+            return list(map(TypedReader(self._gate).read, payloads))
         if codec == frame.SERDE:
-            return [self._serde.loads_typed((kind, data)) for kind, data in map(unpack, payloads)]
+            return [self._loads(*unpack(payload)) for payload in payloads]
         raise DecodeError(f"codec {codec} is not a value's")
 
+    def _loads(self, kind: str, data: bytes) -> Any:
+        """A value of a serializer: the user's own reads what it wrote, anything else passes the gate."""
+        if self.splits:
+            return foreign.decode(kind, data, self._gate)
+        return self._serde.loads_typed((kind, data))
+
     def refuse(self, value: Any, path: str, cause: BaseException) -> ValueNotStorableError:
-        """The error for a value that `encode` refused, naming the innermost part at fault."""
+        """The error for a value that `encode` or `encode_many` refused, naming the innermost part at fault."""
+        if isinstance(cause, Unstorable):
+            place = path + _item(value, cause.item) + cause.path
+            if cause.reason == TOO_DEEP:
+                place = _cycle(value, path, {}, set()) or place
+            return ValueNotStorableError(
+                f"{place} can't be stored: a value of type {cause.kind}: {cause.reason}. Nothing of this call was "
+                f"stored. What to do: {cause.remedy}.",
+                path=place,
+            )
         place, part = self._at_fault(value, path, 0, set())
         if isinstance(cause, SecretInClearError):
+            kind = f"{type(part).__module__}.{type(part).__qualname__}"
             return ValueNotStorableError(
-                f"{place} holds a {type(part).__qualname__}, and this store has no key: it would stand in the file in "
-                f"clear. Nothing of this call was stored. Give AgentSaver a key (key=...), keep the secret in "
-                f'saver.credentials(thread_id), or accept it in clear with plaintext_secrets="allow".',
+                f"{place} can't be stored: a value of type {kind}: {cause}. Nothing of this call was stored. "
+                f"What to do: {secrets.REMEDY}.",
                 path=place,
             )
         # What a serializer of the user's own says may hold the value.
-        told = str(cause)[:200] if self.splits else "its message is not shown, since it may hold the value"
-        reason = "it contains itself or is nested too deep" if isinstance(cause, RecursionError) else told
         return ValueNotStorableError(
             f"{place} can't be stored: a value of type {type(part).__module__}.{type(part).__qualname__} "
-            f"({type(cause).__name__}: {reason}). Nothing of this call was stored. "
-            f"Store plain data there, or give AgentSaver a serde that handles the type.",
+            f"({type(cause).__name__}; its message is not shown, since it may hold the value). Nothing of this call "
+            f"was stored. Store plain data there, or give AgentSaver a serde that handles the type.",
             path=place,
         )
 
@@ -188,6 +248,29 @@ class ValueCodec:
             except Exception:
                 return self._at_fault(child, path + suffix, depth + 1, inside | {id(value)})
         return path, value
+
+
+def _item(value: Any, at: int | None) -> str:
+    """The step to an item of what was given to `encode_many`: a list's, or a dict's value."""
+    if at is None:
+        return ""
+    return f"[{list(value)[at]!r:.60}]" if isinstance(value, dict) else f"[{at}]"
+
+
+def _cycle(value: Any, path: str, inside: dict[int, str], done: set[int]) -> str | None:
+    """The path of the first part that is a container of its own, and what it is, or None."""
+    if id(value) in inside:
+        return f"{path} (which is {inside[id(value)]} again)"
+    if id(value) in done or len(inside) > DEEPEST:
+        return None
+    inside[id(value)] = path
+    for suffix, child in _children(value):
+        found = _cycle(child, path + suffix, inside, done)
+        if found is not None:
+            return found
+    del inside[id(value)]
+    done.add(id(value))
+    return None
 
 
 @contextmanager
@@ -217,4 +300,4 @@ def _children(value: Any) -> list[tuple[str, Any]]:
     return []
 
 
-__all__ = ["DecodeError", "DeltaSnapshot", "PackError", "UnpackError", "ValueCodec"]
+__all__ = ["DecodeError", "DeltaSnapshot", "PackError", "UnpackError", "UnresolvedError", "ValueCodec"]

@@ -96,7 +96,7 @@ def trails_of(space: int, target: CheckpointRow, channels: Sequence[str]) -> Pro
 def _writes_of(chain: list[CheckpointRow]) -> Program[dict[int, list[Row]]]:
     by_seq: dict[int, list[Row]] = {}
     if chain:
-        for seq, *columns in (yield Statement("writes_of_page", (json.dumps([row.seq for row in chain]),))):
+        for seq, *columns in (yield Statement("writes_of_ancestors", (json.dumps([row.seq for row in chain]),))):
             by_seq.setdefault(seq, []).append(tuple(columns))
     return by_seq
 
@@ -104,7 +104,8 @@ def _writes_of(chain: list[CheckpointRow]) -> Program[dict[int, list[Row]]]:
 def _visit(row: CheckpointRow, child_seq: int, written: list[Row], trails: dict[str, Trail], wanted: set[str]) -> None:
     """Take one ancestor's writes and, where it stored a value, the seed that ends a trail."""
     try:
-        before = (writes_row(row.place, columns, row.secret) for columns in written if columns[0] < child_seq)
+        counting = (columns[:3] for columns in written if _counts(columns, child_seq))
+        before = (writes_row(row.place, columns, row.secret) for columns in counting)
         writes = in_order(merge(before))
         body = rows.open_body(row)
     except frame.FrameError as exc:
@@ -116,6 +117,12 @@ def _visit(row: CheckpointRow, child_seq: int, written: list[Row], trails: dict[
         if channel in wanted and ref is not None:
             trails[channel].seeded, trails[channel].seed = True, ref
             wanted.discard(channel)
+
+
+def _counts(columns: Row, child_seq: int) -> bool:
+    """Whether a write stood on its checkpoint when a child of that was committed."""
+    seq, _, _, undone = columns
+    return seq < child_seq and (undone is None or undone > child_seq)
 
 
 def _remember(row: CheckpointRow, trails: dict[str, Trail], wanted: set[str]) -> None:

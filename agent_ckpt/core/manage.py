@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from agent_ckpt.backend import Program, Statement
@@ -21,7 +23,7 @@ from agent_ckpt.core.rows import (
     thread_row,
 )
 from agent_ckpt.errors import UsageError
-from agent_ckpt.model import Place, Secret, ThreadInfo, ThreadRow
+from agent_ckpt.model import CheckpointRow, Place, Secret, ThreadInfo, ThreadRow
 
 _PAGE = 1000
 
@@ -34,6 +36,26 @@ def touch() -> Program[None]:
 def find_thread(thread_id: str) -> Program[ThreadRow | None]:
     found = yield Statement("thread_row", (thread_id,))
     return thread_row(found[0], thread_id) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A checkpoint's row with its thread's, and the number of its namespace."""
+
+    thread: ThreadRow
+    space: int
+    row: CheckpointRow
+
+
+def locate(place: Place) -> Program[Located | None]:
+    """Find a checkpoint by its id, without opening it."""
+    found = yield Statement("checkpoint_by_id", (place.thread_id, place.ns, ids.shrink(place.checkpoint_id or "")))
+    if not found or found[0][7] is None:
+        return None
+    columns = found[0]
+    thread = thread_row(columns, place.thread_id)
+    row = checkpoint_row(place.thread_id, place.ns, columns[7:13], thread.secret)
+    return Located(thread, columns[6], row)
 
 
 def list_threads() -> Program[list[ThreadInfo]]:
@@ -144,14 +166,20 @@ def _copy_rows(
     """Copy checkpoints and writes in the order they were committed in, which is their meaning."""
     checkpoints = yield Statement("checkpoints_of_thread", (source.thread,))
     written = yield Statement("writes_of_thread", (source.thread,))
-    last = (yield Statement("advance_sequence", (len(checkpoints) + len(written),)))[0][0]
-    seq = last - len(checkpoints) - len(written)
-    for _, space, ns, *columns in sorted([*checkpoints, *written], key=lambda columns: columns[0]):
-        seq += 1
+    undone = yield Statement("undone_of_thread", (source.thread,))
+    # A rollback's sequence has no row of its own, and its place in the order is what its marks mean.
+    order = sorted({columns[0] for columns in (*checkpoints, *written)} | {mark for _, mark in undone})
+    last = (yield Statement("advance_sequence", (len(order),)))[0][0]
+    moved = {old: new for new, old in enumerate(order, last - len(order) + 1)}
+    for old, space, ns, *columns in sorted([*checkpoints, *written], key=lambda columns: columns[0]):
+        seq = moved[old]
         if len(columns) == 6:
             yield from _copy_checkpoint(source_id, target_id, ns, columns, spaces[space], seq, moving)
         else:
             yield from _copy_writes(source_id, target_id, ns, columns, spaces[space], seq, moving)
+    for old, mark in undone:
+        yield Statement("undo_checkpoints", (json.dumps([moved[old]]), moved[mark]))
+        yield Statement("undo_writes", (json.dumps([moved[old]]), moved[mark]))
 
 
 def _copy_checkpoint(

@@ -38,6 +38,8 @@ def keep_latest(thread_id: str, delta_channels: DeltaChannels, compression: str)
         yield from _remember_ancestors(space, head, delta_channels, compression)
         yield Statement("drop_writes_but_of", (space, columns[1], head.seq))
         yield Statement("drop_checkpoints_but", (space, head.seq))
+    yield Statement("drop_undone_writes", (thread.thread,))
+    yield Statement("drop_undone_checkpoints", (thread.thread,))
     yield from collect(thread_id, thread)
     yield from reseal_head(thread)
 

@@ -46,15 +46,23 @@ class Found:
 
 @dataclass(slots=True)
 class Restored:
-    """What get_tuple read in one snapshot: the thread's row (None: no such thread), the checkpoint, the lease."""
+    """What get_tuple read in one snapshot.
+
+    Attributes:
+        thread: the thread's row, or None: no such thread.
+        found: the checkpoint, or None.
+        lease: the lease on the thread, or None.
+        head: the id of the namespace's head, where it was asked for.
+    """
 
     thread: ThreadRow | None
     found: Found | None
     lease: LeaseRow | None = None
+    head: str | None = None
 
 
-def get_tuple(place: Place, hot_of: HotOf) -> Program[Restored]:
-    """Read a checkpoint, or the head where the place names none."""
+def get_tuple(place: Place, hot_of: HotOf, *, with_head: bool = False) -> Program[Restored]:
+    """Read a checkpoint, or the head where the place names none; `with_head`: tell the head's id too."""
     if place.checkpoint_id is None:
         found = yield Statement("head_of_space", (place.thread_id, place.ns))
     else:
@@ -66,8 +74,12 @@ def get_tuple(place: Place, hot_of: HotOf) -> Program[Restored]:
     if place.checkpoint_id is None:
         check_newest(thread, place, columns[7])
     lease = lease_row(columns[13:19])
+    head = None
+    if with_head:
+        newest = yield Statement("head_id", (columns[6],))
+        head = ids.expand(newest[0][0]) if newest else None
     if columns[7] is None:
-        return Restored(thread, None, lease)
+        return Restored(thread, None, lease, head)
     row = checkpoint_row(place.thread_id, place.ns, columns[7:13], thread.secret)
     written = yield Statement("writes_of_checkpoint", (columns[6], columns[8]))
     one = take(thread, row, [writes_row(row.place, w, thread.secret) for w in written])
@@ -77,7 +89,7 @@ def get_tuple(place: Place, hot_of: HotOf) -> Program[Restored]:
         known = ((name, hot.state_of(place.ns, name, ref)) for name, _, ref in one.body.channels)
         one.states = {name: state for name, state in known if state is not None}
     yield from load(thread, refs_of(one), hot, one.blobs)
-    return Restored(thread, one, lease)
+    return Restored(thread, one, lease, head)
 
 
 def take(thread: ThreadRow, row: CheckpointRow, written: list[WritesRow]) -> Found:
@@ -147,7 +159,7 @@ def list_page(query: Query, below: int, size: int, hot_of: HotOf) -> Program[Pag
     for thread_id, *columns in found:
         thread = thread_row(columns, thread_id)
         one = take(thread, checkpoint_row(thread_id, columns[6], columns[7:13], thread.secret), [])
-        if from_head and (thread_id, columns[6]) not in begun:
+        if from_head and (thread_id, columns[6]) not in begun and not _is_undone(one):
             begun.add((thread_id, columns[6]))
             _check_first(one)
         if (yield from bound.admits(one)) and (one.body is None or query.wants is None or query.wants(one.body)):
@@ -165,8 +177,14 @@ def list_page(query: Query, below: int, size: int, hot_of: HotOf) -> Program[Pag
     return Page(kept, found[-1][8] if len(found) == size else None)
 
 
+def _is_undone(one: Found) -> bool:
+    """Whether a row is newer than its namespace's head, so that it was rolled back."""
+    space = one.thread.heads.space(one.row.place.ns, one.thread.secret) if one.thread.heads is not None else None
+    return space is not None and space.newest is not None and one.row.seq > space.newest
+
+
 def _check_first(one: Found) -> None:
-    """Of a namespace's first row in a listing, check that it is the newest."""
+    """Of a namespace's first row in a listing that wasn't rolled back, check that it is the newest."""
     try:
         check_newest(one.thread, one.row.place, one.row.seq)
     except SealError as exc:
@@ -193,11 +211,13 @@ class _Bound:
 
     Attributes:
         seqs: commit sequences of the checkpoints with that id, by namespace; none: it isn't stored.
+        undone: for rows that were rolled back, the sequence of the rollback.
     """
 
     query: Query
     seqs: dict[str, int]
     parents: dict[str, int | None] = field(default_factory=dict)
+    undone: dict[int, int] = field(default_factory=dict)
 
     def admits(self, one: Found) -> Program[bool]:
         query, place = self.query, one.row.place
@@ -213,6 +233,8 @@ class _Bound:
             return one.row.seq < self.seqs[place.ns]
         bound_ns, bound = next(iter(self.seqs.items()))
         parent = query.parents_of(one.body).get(bound_ns) if one.body is not None else None
+        if self.undone.get(one.row.seq, FOREVER) < bound:
+            return False  # rolled back before that checkpoint was made: no part of its past
         if parent is None:
             return one.row.seq < bound
         if parent not in self.parents:
@@ -226,7 +248,11 @@ def _bound(query: Query) -> Program[_Bound]:
     if query.before is None or query.thread_id is None:
         return _Bound(query, {})
     seqs = yield Statement("seqs_of_ids", (query.thread_id, ids.shrink(query.before)))
-    return _Bound(query, {ns: seq for ns, seq in seqs})
+    bound = _Bound(query, {ns: seq for ns, seq in seqs})
+    if seqs and query.ns not in bound.seqs:
+        thread = (yield Statement("thread_row", (query.thread_id,)))[0][0]
+        bound.undone = dict((yield Statement("undone_of_thread", (thread,))))
+    return bound
 
 
 def _add_writes(kept: list[Found]) -> Program[None]:

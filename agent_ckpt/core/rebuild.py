@@ -17,14 +17,16 @@ def rebuild(row: ThreadRow) -> Program[Heads | None]:
     stored: dict[str, dict[Key, tuple[int, bytes | None]]] = {}
     written: dict[str, dict[Key, list[int]]] = {}
     last: dict[str, int] = {}
+    undone: dict[int, int] = dict((yield Statement("undone_of_thread", (row.thread,))))
     for seq, _, ns, _, checkpoint, _, _, _, history in (yield Statement("checkpoints_of_thread", (row.thread,))):
-        stored.setdefault(ns, {})[checkpoint] = seq, history
+        found.rows += heads.row_mark(seq, row.secret, undone.get(seq, 0))
+        stored.setdefault(ns, {})[checkpoint] = 0 if seq in undone else seq, history
         last[ns] = max(last.get(ns, 0), seq)
-        found.rows += heads.row_mark(seq, row.secret)
     for seq, _, ns, _, checkpoint, *_ in (yield Statement("writes_of_thread", (row.thread,))):
-        written.setdefault(ns, {}).setdefault(checkpoint, []).append(seq)
+        found.rows += heads.row_mark(seq, row.secret, undone.get(seq, 0))
         last[ns] = max(last.get(ns, 0), seq)
-        found.rows += heads.row_mark(seq, row.secret)
+        if seq not in undone:
+            written.setdefault(ns, {}).setdefault(checkpoint, []).append(seq)
     found.rows %= heads.ROWS
     for ns in sorted(last, key=lambda ns: last[ns])[-heads.SPACES_AT_MOST :]:
         found.add(ns, row.secret, _space(stored.get(ns, {}), written.get(ns, {})))
@@ -32,7 +34,9 @@ def rebuild(row: ThreadRow) -> Program[Heads | None]:
 
 
 def _space(stored: dict[Key, tuple[int, bytes | None]], written: dict[Key, list[int]]) -> SpaceHead:
-    newest = max(stored, key=lambda key: stored[key][0]) if stored else None
+    newest = max(stored, key=lambda key: stored[key][0], default=None)
+    if newest is not None and not stored[newest][0]:
+        newest = None  # all of them were rolled back
     writes = {key: heads.over(seqs) for key, seqs in written.items() if key not in stored or key == newest}
     if newest is None:
         return SpaceHead(0, b"", writes)

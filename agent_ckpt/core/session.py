@@ -55,6 +55,7 @@ class Session:
         wrote: whether it has committed anything.
         refused: the error that ended it; every later write gets it again.
         superseded: whether a config that carries it was restored from again.
+        fork_of: the checkpoint that one run may go on from although it isn't the head (`AgentSaver.fork`).
         run: the run that it began with, while that run is going; None for a session without one
             (a raw get_tuple, update_state) and for a run that has ended.
         lease: the lease that it began under, if any.
@@ -68,6 +69,7 @@ class Session:
     wrote: bool = False
     refused: ThreadConflictError | None = None
     superseded: bool = False
+    fork_of: str | None = None
     run: Run | None = None
     lease: HeldLease | None = None
     _generation: int = field(default_factory=lambda: _forks)

@@ -15,7 +15,7 @@ from agent_ckpt.core.rows import checkpoint_row, first_blob, last_blob, shown, w
 from agent_ckpt.model import CheckpointRow, Entry, Finding, Place, Ref, ThreadRow, VerifyReport
 
 _PAGE = 1000
-_VALUES = (frame.PLAIN, frame.MESSAGE, frame.SERDE)
+_VALUES = (frame.PLAIN, frame.MESSAGE, frame.SERDE, frame.TYPED)
 
 
 @dataclass(slots=True)
@@ -82,6 +82,9 @@ def verify_thread(thread_id: str, codec: ValueCodec) -> Program[VerifyReport]:
         _checkpoint(check, checkpoint_row(thread_id, ns, columns, thread.secret))
     for _, _, ns, seq, checkpoint, _, run, framed in (yield Statement("writes_of_thread", (thread.thread,))):
         _writes(check, Place(thread_id, ns, ids.expand(checkpoint)), (seq, run, framed))
+    for seq, mark in (yield Statement("undone_of_thread", (thread.thread,))):
+        if not seq < mark <= thread.revision:
+            check.note("damaged", None, f"row {seq} is marked as rolled back at {mark}, which can't be")
     for number, known in check.blobs.items():
         if not known.seen:
             check.note("orphan", None, f"no row leads to blob {number}")

@@ -118,7 +118,7 @@ class LoopReaders:
             reader = self._reader(loop)
         try:
             return await future
-        except sqlite3.Error as exc:
+        except errors.OF_DRIVER_OR_SYSTEM as exc:
             if not errors.is_busy(exc):
                 self._forget(loop, reader)
             raise errors.translate(exc, self._path, "a read", time.monotonic() - began) from exc

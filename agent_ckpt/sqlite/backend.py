@@ -147,7 +147,7 @@ class _Store:
                     self._open_memory()
                 else:
                     self._open_file()
-        except sqlite3.Error as exc:
+        except errors.OF_DRIVER_OR_SYSTEM as exc:
             raise errors.translate(exc, path, "opening", self.options.busy_timeout_s) from exc
 
     def _open_memory(self) -> None:

@@ -1,19 +1,23 @@
-"""The one place where errors of the sqlite3 driver become errors of this package.
+"""The one place where errors of the sqlite3 driver and of the system become errors of this package.
 
 driver code                          error
 BUSY, LOCKED                         BusyError
 FULL                                 DiskFullError
-READONLY, PERM, CANTOPEN, AUTH       ReadOnlyError
+READONLY, PERM, AUTH                 ReadOnlyError
+CANTOPEN                             ReadOnlyError; UnavailableError where the rights are there
 CORRUPT                              CorruptionError
 NOTADB                               FormatError
 IOERR                                UnavailableError (DiskFullError where no space is left)
 PROTOCOL, NOMEM, INTERRUPT           UnavailableError
 TOOBIG                               UsageError
 anything else                        CkptError
+
+Of the system: ENOSPC and EDQUOT are DiskFullError, EACCES, EPERM and EROFS ReadOnlyError, others UnavailableError.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 
@@ -31,6 +35,9 @@ from agent_ckpt.errors import (
 _UNWRITABLE = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_AUTH}
 _PASSING = {sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_INTERRUPT}
 _NO_SPACE_BYTES = 64 * 1024
+
+OF_DRIVER_OR_SYSTEM = (sqlite3.Error, OSError)
+"""What `translate` takes: the system's own errors come from looking at files and locking the side file."""
 
 
 def code(exc: BaseException) -> int:
@@ -72,15 +79,29 @@ def disk_full(path: str, what: str) -> DiskFullError:
     )
 
 
-def translate(exc: sqlite3.Error, path: str, what: str, waited_s: float = 0.0) -> CkptError:
-    """Make the package's error of a driver error.
+def _of_system(exc: OSError, path: str, what: str) -> CkptError:
+    if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+        return disk_full(path, what)
+    file = exc.filename or path
+    kind = ReadOnlyError if exc.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else UnavailableError
+    return kind(f"{what} on {path} failed: {exc.strerror} ({file}). Call again once it can be used.", path=path)
+
+
+def _may_write(path: str) -> bool:
+    return os.access(path, os.R_OK | os.W_OK) and os.access(os.path.dirname(path), os.R_OK | os.W_OK | os.X_OK)
+
+
+def translate(exc: sqlite3.Error | OSError, path: str, what: str, waited_s: float = 0.0) -> CkptError:
+    """Make the package's error of an error of the driver or the system.
 
     Args:
-        exc: what the driver raised; the caller raises the result `from` it.
+        exc: what was raised; the caller raises the result `from` it.
         path: the database file, for the message.
         what: the operation, such as "a write" or "opening".
         waited_s: how long the call has waited, for BusyError.
     """
+    if isinstance(exc, OSError):
+        return _of_system(exc, path, what)
     found = code(exc)
     name = getattr(exc, "sqlite_errorname", type(exc).__name__)
     if is_busy(exc):
@@ -92,6 +113,12 @@ def translate(exc: sqlite3.Error, path: str, what: str, waited_s: float = 0.0) -
         if free is not None and free < _NO_SPACE_BYTES:
             return disk_full(path, what)
         return UnavailableError(f"{what} on {path} failed with an I/O error ({name}): {exc}", path=path)
+    if found == sqlite3.SQLITE_CANTOPEN and _may_write(path):
+        return UnavailableError(
+            f"{what} on {path} failed ({name}: {exc}), though this process may write the file and its folder: an I/O "
+            f"error, or too many open files. Call again.",
+            path=path,
+        )
     if found in _UNWRITABLE:
         return ReadOnlyError(
             f"{what} on {path} was refused ({name}: {exc}): this process can't write the file or its folder. "
@@ -101,8 +128,8 @@ def translate(exc: sqlite3.Error, path: str, what: str, waited_s: float = 0.0) -
     if found in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_CONSTRAINT):
         # Numbers are handed out by counters inside the transaction: one that is taken means a damaged counter.
         return CorruptionError(
-            f"{what} found damage in {path} ({name}: {exc}). Copy the file and its -wal before anything else, "
-            f"then restore a backup or read what can still be read.",
+            f"{what} found damage in {path} ({name}: {exc}), or a page that the disk can't read. Copy the file and its "
+            f"-wal before anything else, then check the disk, and restore a backup or read what can still be read.",
             path=path,
         )
     if found == sqlite3.SQLITE_NOTADB:

@@ -55,17 +55,20 @@ def make(path: str, mode: int) -> bool:
 
     Raises:
         ReadOnlyError: if the folder can't be written.
+        OSError: if it fails otherwise.
     """
     with _creating:
         try:
             descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_CLOEXEC", 0), mode)
         except FileExistsError:
             return False
-        except OSError as exc:
+        except PermissionError as exc:
             raise ReadOnlyError(f"can't make {path}: {exc.strerror}. Check the folder's rights.", path=path) from exc
         try:
-            if hasattr(os, "fchmod"):
-                os.fchmod(descriptor, mode)
+            # Where that fails the umask stands, which can only have taken rights away.
+            with suppress(OSError):
+                if hasattr(os, "fchmod"):
+                    os.fchmod(descriptor, mode)
         finally:
             os.close(descriptor)
     return True

@@ -8,7 +8,7 @@ from typing import Any
 
 from agent_ckpt.backend import Row, Statement
 from agent_ckpt.errors import CkptError, PoisonedError
-from agent_ckpt.sqlite import errors, fork, wal
+from agent_ckpt.sqlite import connect, errors, fork, wal
 from agent_ckpt.sqlite.drive import Counter, drive, roll_back
 from agent_ckpt.sqlite.guard import Guard, Pauses
 from agent_ckpt.sqlite.jobs import Job, announce, as_ours, own_copy
@@ -20,7 +20,12 @@ _UNDONE_AT_COMMIT = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_CONSTRAINT}
 
 
 class Handle:
-    """The writer's connection with the guard of its file."""
+    """The writer's connection with the guard of its file.
+
+    Attributes:
+        unsettled: a COMMIT failed and left in the WAL what a recovery could take for committed; nothing is written
+            through any handle before `settle` has put another commit in its place.
+    """
 
     def __init__(
         self,
@@ -39,6 +44,7 @@ class Handle:
         self.bytes = 0
         self.weighs = False
         self.read_only = False
+        self.unsettled = False
 
     def begin(self) -> bool:
         """Begin a write transaction; False if another process holds the guard.
@@ -50,10 +56,28 @@ class Handle:
         """
         if self.guard is not None and not self.guard.lock_file():
             return False
+        if self.unsettled:
+            self.settle()
         # An interrupt can have kept the last transaction from being ended.
         roll_back(self.connection, self.counter)
         self.counter.control(self.connection, "BEGIN IMMEDIATE")
         return True
+
+    def settle(self) -> None:
+        """Make certain that a commit which failed is not stored, by a commit that takes its place in the WAL.
+
+        SQLite shows a commit to nobody before all of it, the sync included, has worked. But if the frames are in the
+        file, and everybody is killed before somebody commits again, recovery would find them. The caller holds the
+        guard and no transaction.
+
+        Raises:
+            sqlite3.Error: if it fails as well.
+        """
+        roll_back(self.connection, self.counter)
+        self.counter.control(self.connection, "BEGIN IMMEDIATE")
+        self.counter.statement(self.connection, Statement("next_sequence"))
+        self.counter.control(self.connection, "COMMIT")
+        self.unsettled = False
 
     def statement(self, step: Statement) -> list[Row]:
         """Execute one step of a program, and weigh what it binds."""
@@ -77,7 +101,7 @@ class Handle:
                 alone = self.guard is not None and self.guard.lock_file()
                 if alone and self.wal is not None and self.wal.is_in_place():
                     wal.truncate(self.connection, 0.0)
-            except (sqlite3.Error, CkptError):
+            except (*errors.OF_DRIVER_OR_SYSTEM, CkptError):
                 # What is committed is in the WAL; the next one to open the file folds it.
                 pass
             finally:
@@ -110,7 +134,7 @@ def run_group(handle: Handle, group: list[Job], own: Job | None) -> None:
             program then, but is meant for the OS thread: it passes through, and nothing of the group is stored.
 
     Raises:
-        PoisonedError: if COMMIT failed with an I/O error. Nobody was answered.
+        PoisonedError: if the file or its WAL was replaced under the process. Nobody was answered.
     """
     handle.bytes, handle.weighs = 0, len(group) > 1
     ran: list[Job] = []
@@ -190,16 +214,30 @@ def _commit_failed(handle: Handle, ran: list[Job], exc: sqlite3.Error) -> None:
     if errors.code(exc) == sqlite3.SQLITE_FULL and len(ran) > 1:
         _run_alone(ran)
         return
-    if errors.is_busy(exc) or errors.code(exc) in _UNDONE_AT_COMMIT:
-        for job in ran:
-            job.error = own_copy(as_ours(exc, handle.path, job))
-        _answer(ran)
-        return
-    raise PoisonedError(
-        f"COMMIT on {handle.path} failed ({exc}), so whether the write is on disk is unknown. This saver writes no "
-        f"more; make a new one and read the thread again.",
+    known = errors.is_busy(exc) or errors.code(exc) in _UNDONE_AT_COMMIT
+    failed = as_ours(exc, handle.path, ran[0]) if known else _settled(handle, exc)
+    failed.__cause__ = exc
+    for job in ran:
+        job.error = own_copy(failed)
+    _answer(ran)
+
+
+def _settled(handle: Handle, exc: sqlite3.Error) -> CkptError:
+    """The error of a COMMIT that failed with an I/O error, after looking whether its outcome can be made certain."""
+    handle.unsettled = True
+    try:
+        # With a rollback journal instead of a WAL, it may be stored all the same.
+        if connect.in_wal_mode(handle.connection):
+            handle.settle()
+    except sqlite3.Error:
+        roll_back(handle.connection, handle.counter)
+    if not handle.unsettled:
+        return errors.translate(exc, handle.path, "COMMIT")
+    return PoisonedError(
+        f"COMMIT on {handle.path} failed ({exc}), so whether the write is on disk is unknown. Read the thread again; "
+        f"the next write opens the file anew, and goes on if that works.",
         path=handle.path,
-    ) from exc
+    )
 
 
 def _run_alone(jobs: list[Job]) -> None:

@@ -18,6 +18,7 @@ import sqlite3
 import stat
 import threading
 import time
+from contextlib import suppress
 
 from agent_ckpt.errors import ReadOnlyError, UnavailableError
 from agent_ckpt.sqlite import files, fork
@@ -145,7 +146,9 @@ class Guard:
                 descriptor = os.open(self._path, flags | os.O_CREAT | os.O_EXCL, mode)
             except FileExistsError:
                 return os.open(self._path, flags)
-            os.fchmod(descriptor, mode)
+            # Where that fails the umask stands, which can only have taken rights away.
+            with suppress(OSError):
+                os.fchmod(descriptor, mode)
         except OSError as exc:
             raise ReadOnlyError(
                 f"can't open the side file {self._path}: {exc.strerror}. Writers of one database lock it; "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import sqlite3
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -12,7 +11,9 @@ from typing import Any
 
 from agent_ckpt.backend import Factory
 from agent_ckpt.errors import CkptError
-from agent_ckpt.sqlite.errors import translate
+from agent_ckpt.sqlite.errors import OF_DRIVER_OR_SYSTEM, translate
+
+SEE_THROUGH_S = 5.0
 
 
 class Job:
@@ -23,6 +24,7 @@ class Job:
         alone: it must make a group of its own.
         answered: the outcome stands, or nobody wants it any more; the job is never run again.
         loop, future: where an async caller waits; None for a sync one.
+        told: the caller's event loop has heard of the outcome.
     """
 
     __slots__ = (
@@ -36,13 +38,14 @@ class Job:
         "loop",
         "result",
         "submitted",
+        "told",
     )
 
     def __init__(self, factory: Factory[Any], busy_timeout_s: float) -> None:
         self.factory = factory
         self.submitted = time.monotonic()
         self.deadline = self.submitted + busy_timeout_s
-        self.begun = self.alone = self.answered = False
+        self.begun = self.alone = self.answered = self.told = False
         self.result: Any = None
         self.error: BaseException | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -61,7 +64,24 @@ class Job:
                 self.error = None
         return self.result
 
+    async def see_through(self) -> None:
+        """Wait for a write that has begun although its caller was cancelled, without hearing how it ended.
+
+        When a cancelled run has ended nothing of it may be stored any more: whoever restores the thread then would
+        be overtaken by it, and refused.
+        """
+        if self.told or self.loop is None:
+            return
+        # The cancellation has cancelled the first one.
+        self.future = future = self.loop.create_future()
+        try:
+            await asyncio.wait({future}, timeout=SEE_THROUGH_S)
+        finally:
+            if not future.cancel() and not future.cancelled():
+                future.exception()
+
     def _resolve(self) -> None:
+        self.told = True
         if self.future is None or self.future.done():
             return
         if self.error is not None:
@@ -96,8 +116,8 @@ def own_copy(error: BaseException) -> BaseException:
 
 
 def as_ours(error: BaseException, path: str, job: Job | None = None) -> BaseException:
-    """Translate an error of the driver; others pass as they are."""
-    if isinstance(error, sqlite3.Error):
+    """Translate an error of the driver or the system; others pass as they are."""
+    if isinstance(error, OF_DRIVER_OR_SYSTEM):
         ours: CkptError = translate(error, path, "a write", 0.0 if job is None else job.waited_s)
         ours.__cause__ = error
         return ours

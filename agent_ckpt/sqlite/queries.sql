@@ -30,11 +30,13 @@ CREATE TABLE checkpoints (
     id ANY NOT NULL,
     parent ANY,
     run ANY,
+    undone INTEGER,
     frame BLOB NOT NULL,
     history BLOB
 ) STRICT;
 CREATE UNIQUE INDEX checkpoints_id ON checkpoints (space, id);
 CREATE INDEX checkpoints_order ON checkpoints (space);
+CREATE INDEX checkpoints_undone ON checkpoints (space) WHERE undone IS NOT NULL;
 CREATE INDEX checkpoints_run ON checkpoints (run) WHERE run IS NOT NULL;
 CREATE TABLE writes (
     seq INTEGER PRIMARY KEY,
@@ -42,6 +44,7 @@ CREATE TABLE writes (
     checkpoint ANY NOT NULL,
     task INTEGER NOT NULL,
     run ANY,
+    undone INTEGER,
     frame BLOB NOT NULL
 ) STRICT;
 CREATE INDEX writes_checkpoint ON writes (space, checkpoint, task);
@@ -108,19 +111,24 @@ SELECT t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.sp
 FROM threads t
 LEFT JOIN leases l ON l.thread_id = ?1
 LEFT JOIN spaces s ON s.thread = t.thread AND s.ns = ?2
-LEFT JOIN checkpoints h ON h.seq = (SELECT seq FROM checkpoints WHERE space = s.space ORDER BY seq DESC LIMIT 1)
+LEFT JOIN checkpoints h ON h.seq = (
+    SELECT seq FROM checkpoints WHERE space = s.space AND undone IS NULL ORDER BY seq DESC LIMIT 1
+)
 LEFT JOIN checkpoints e ON e.space = s.space AND e.id = ?3
 LEFT JOIN checkpoints p ON p.space = s.space AND p.id = ?4
 WHERE t.thread_id = ?1;
 
 -- name: writes_begin
 SELECT t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.space, h.id, e.seq,
-       EXISTS (SELECT 1 FROM writes w WHERE w.space = s.space AND w.checkpoint = ?3 AND w.task = ?4),
+       EXISTS (SELECT 1 FROM writes w
+               WHERE w.space = s.space AND w.checkpoint = ?3 AND w.task = ?4 AND w.undone IS NULL),
        l.fence, l.holder, l.label, l.turn, l.since, l.expires
 FROM threads t
 LEFT JOIN leases l ON l.thread_id = ?1
 LEFT JOIN spaces s ON s.thread = t.thread AND s.ns = ?2
-LEFT JOIN checkpoints h ON h.seq = (SELECT seq FROM checkpoints WHERE space = s.space ORDER BY seq DESC LIMIT 1)
+LEFT JOIN checkpoints h ON h.seq = (
+    SELECT seq FROM checkpoints WHERE space = s.space AND undone IS NULL ORDER BY seq DESC LIMIT 1
+)
 LEFT JOIN checkpoints e ON e.space = s.space AND e.id = ?3
 WHERE t.thread_id = ?1;
 
@@ -207,8 +215,13 @@ SELECT t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.sp
 FROM threads t
 LEFT JOIN leases l ON l.thread_id = ?1
 LEFT JOIN spaces s ON s.thread = t.thread AND s.ns = ?2
-LEFT JOIN checkpoints c ON c.seq = (SELECT seq FROM checkpoints WHERE space = s.space ORDER BY seq DESC LIMIT 1)
+LEFT JOIN checkpoints c ON c.seq = (
+    SELECT seq FROM checkpoints WHERE space = s.space AND undone IS NULL ORDER BY seq DESC LIMIT 1
+)
 WHERE t.thread_id = ?1;
+
+-- name: head_id
+SELECT id FROM checkpoints WHERE space = ?1 AND undone IS NULL ORDER BY seq DESC LIMIT 1;
 
 -- name: checkpoint_by_id
 SELECT t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.space,
@@ -221,14 +234,22 @@ LEFT JOIN checkpoints c ON c.space = s.space AND c.id = ?3
 WHERE t.thread_id = ?1;
 
 -- name: writes_of_checkpoint
-SELECT seq, run, frame FROM writes WHERE space = ?1 AND checkpoint = ?2 ORDER BY seq;
+SELECT seq, run, frame FROM writes WHERE space = ?1 AND checkpoint = ?2 AND undone IS NULL ORDER BY seq;
 
 -- name: writes_of_task
-SELECT seq, run, frame FROM writes WHERE space = ?1 AND checkpoint = ?2 AND task = ?3 ORDER BY seq;
+SELECT seq, run, frame FROM writes
+WHERE space = ?1 AND checkpoint = ?2 AND task = ?3 AND undone IS NULL ORDER BY seq;
 
 -- name: writes_of_page
 -- ?1: seqs of checkpoints as a JSON array.
 SELECT c.seq, w.seq, w.run, w.frame FROM json_each(?1) AS page
+CROSS JOIN checkpoints c ON c.seq = page.value
+CROSS JOIN writes w ON w.space = c.space AND w.checkpoint = c.id AND w.undone IS NULL
+ORDER BY c.seq, w.seq;
+
+-- name: writes_of_ancestors
+-- ?1: seqs of checkpoints as a JSON array. With what was rolled back: it is part of the history of what came before.
+SELECT c.seq, w.seq, w.run, w.frame, w.undone FROM json_each(?1) AS page
 CROSS JOIN checkpoints c ON c.seq = page.value
 CROSS JOIN writes w ON w.space = c.space AND w.checkpoint = c.id
 ORDER BY c.seq, w.seq;
@@ -306,10 +327,54 @@ SELECT t.thread_id, t.secret, t.revision,
        n.ns, c.seq, c.id, c.parent, c.run, c.frame, c.history
 FROM threads t
 LEFT JOIN checkpoints c ON c.seq = (
-    SELECT max(h.seq) FROM spaces s JOIN checkpoints h ON h.space = s.space WHERE s.thread = t.thread
+    SELECT max(h.seq) FROM spaces s JOIN checkpoints h ON h.space = s.space
+    WHERE s.thread = t.thread AND h.undone IS NULL
 )
 LEFT JOIN spaces n ON n.space = c.space
 ORDER BY t.thread_id;
+
+-- name: lineage
+-- A checkpoint and its ancestors, nearest first.
+WITH RECURSIVE chain (seq) AS (
+    SELECT seq FROM checkpoints WHERE space = ?1 AND id = ?2
+    UNION ALL
+    SELECT p.seq FROM chain
+    JOIN checkpoints c ON c.seq = chain.seq
+    JOIN checkpoints p ON p.space = ?1 AND p.id = c.parent AND p.seq < chain.seq
+)
+SELECT chain.seq, c.id FROM chain JOIN checkpoints c ON c.seq = chain.seq ORDER BY chain.seq DESC;
+
+-- name: has_child
+SELECT 1 FROM checkpoints WHERE space = ?1 AND parent = ?2 LIMIT 1;
+
+-- name: checkpoints_of_space
+SELECT seq, id, parent, run, frame, history FROM checkpoints WHERE space = ?1 ORDER BY seq;
+
+-- name: undo_newer
+UPDATE checkpoints SET undone = ?3 WHERE space = ?1 AND seq > ?2 AND undone IS NULL;
+
+-- name: undo_checkpoints
+-- ?1: seqs as a JSON array.
+UPDATE checkpoints SET undone = ?2 WHERE undone IS NULL AND seq IN (SELECT value FROM json_each(?1));
+
+-- name: undo_writes
+UPDATE writes SET undone = ?2 WHERE undone IS NULL AND seq IN (SELECT value FROM json_each(?1));
+
+-- name: redo_checkpoints
+UPDATE checkpoints SET undone = NULL WHERE undone IS NOT NULL AND seq IN (SELECT value FROM json_each(?1));
+
+-- name: undone_ids
+SELECT c.id FROM threads t JOIN spaces s ON s.thread = t.thread AND s.ns = ?2
+JOIN checkpoints c ON c.space = s.space AND c.undone IS NOT NULL
+WHERE t.thread_id = ?1 ORDER BY c.seq DESC;
+
+-- name: undone_of_thread
+-- What was rolled back: a row's sequence and the rollback's.
+SELECT c.seq, c.undone FROM spaces s JOIN checkpoints c ON c.space = s.space AND c.undone IS NOT NULL
+WHERE s.thread = ?1
+UNION ALL
+SELECT w.seq, w.undone FROM spaces s JOIN writes w ON w.space = s.space AND w.undone IS NOT NULL
+WHERE s.thread = ?1;
 
 -- name: all_thread_ids
 SELECT thread_id FROM threads ORDER BY thread_id;
@@ -353,18 +418,31 @@ DELETE FROM threads WHERE thread = ?1;
 -- The newest checkpoint of each namespace.
 SELECT s.space, s.ns, c.seq, c.id, c.parent, c.run, c.frame, c.history
 FROM spaces s
-JOIN checkpoints c ON c.seq = (SELECT seq FROM checkpoints WHERE space = s.space ORDER BY seq DESC LIMIT 1)
+JOIN checkpoints c ON c.seq = (
+    SELECT seq FROM checkpoints WHERE space = s.space AND undone IS NULL ORDER BY seq DESC LIMIT 1
+)
 WHERE s.thread = ?1;
 
 -- name: drop_writes_but_of
 -- Writes of a namespace's other checkpoints; those of one that isn't stored yet stay if they are newer, or if its
 -- id sorts above the head's: a run can be several checkpoints ahead of what is stored.
-DELETE FROM writes WHERE space = ?1 AND checkpoint <> ?2 AND (
+DELETE FROM writes WHERE space = ?1 AND (undone IS NOT NULL OR checkpoint <> ?2 AND (
     (seq < ?3 AND checkpoint < ?2) OR checkpoint IN (SELECT id FROM checkpoints WHERE space = ?1)
-);
+));
 
 -- name: drop_checkpoints_but
 DELETE FROM checkpoints WHERE space = ?1 AND seq <> ?2;
+
+-- name: drop_undone_writes
+-- What was rolled back, in namespaces that have no head.
+DELETE FROM writes WHERE space IN (SELECT space FROM spaces WHERE thread = ?1) AND (
+    undone IS NOT NULL OR EXISTS (
+        SELECT 1 FROM checkpoints c WHERE c.space = writes.space AND c.id = writes.checkpoint AND c.undone IS NOT NULL
+    )
+);
+
+-- name: drop_undone_checkpoints
+DELETE FROM checkpoints WHERE undone IS NOT NULL AND space IN (SELECT space FROM spaces WHERE thread = ?1);
 
 -- name: refs_of_blobs
 -- ?1: the thread's first row; ?2: numbers as a JSON array. The frame only of blobs that refer to others.

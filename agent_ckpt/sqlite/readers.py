@@ -56,7 +56,7 @@ class ReaderPool:
             place.taken = True
             try:
                 return self._read(place, factory)
-            except sqlite3.Error as exc:
+            except errors.OF_DRIVER_OR_SYSTEM as exc:
                 if not errors.is_busy(exc):
                     place.close()
                 raise errors.translate(exc, self._path, "a read", time.monotonic() - began) from exc

@@ -11,7 +11,7 @@ import os
 import sqlite3
 from contextlib import closing
 
-from agent_ckpt.errors import FormatError
+from agent_ckpt.errors import CorruptionError, FormatError
 from agent_ckpt.sqlite import connect, errors, files
 from agent_ckpt.sqlite.queries import QUERIES, split
 
@@ -34,7 +34,7 @@ def look(path: str, uri: str) -> bool:
     """Look at an existing file; True if it is ours, False if it is new (empty).
 
     Raises:
-        FormatError: if it is neither; it was left untouched.
+        FormatError, CorruptionError: if it is neither; it was left untouched.
         sqlite3.Error: if it can't be read, or is damaged.
     """
     found = files.status(path)
@@ -59,7 +59,7 @@ def _judge(connection: sqlite3.Connection, path: str) -> bool:
     if application == APPLICATION_ID:
         _check_version(path, version)
         return True
-    names = _table_names(connection)
+    names = _table_names(connection, path)
     if _is_official(connection, names):
         raise FormatError(
             f"{path} was written by langgraph's SqliteSaver. It was left untouched; bring its threads over with "
@@ -77,14 +77,18 @@ def _judge(connection: sqlite3.Connection, path: str) -> bool:
     return False
 
 
-def _table_names(connection: sqlite3.Connection) -> list[str]:
+def _table_names(connection: sqlite3.Connection, path: str) -> list[str]:
     try:
         return [name for kind, name in _objects(connection) if kind == "table"]
     except sqlite3.DatabaseError as exc:
         if errors.code(exc) != sqlite3.SQLITE_CORRUPT:
             raise
-        # Somebody's WAL is just being folded into it, or it is damaged; in both cases it isn't new.
-        return ["(not readable)"]
+        # It isn't new. But whose it is can't be told, and SQLite says the same of a page that the disk can't read.
+        raise CorruptionError(
+            f"{path} has none of our marks, and its tables can't be read ({exc}): it is another program's, is damaged, "
+            f"or lies on a disk that can't be read. It was left untouched; look at it with its own program.",
+            path=path,
+        ) from exc
 
 
 def _check_version(path: str, version: int) -> None:

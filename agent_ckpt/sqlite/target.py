@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import logging
 import os
 import secrets
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote
 
-from agent_ckpt.errors import UsageError
+from agent_ckpt.errors import UnavailableError, UsageError
 
 log = logging.getLogger("agent_ckpt")
 
@@ -84,7 +85,8 @@ def check_place(target: Target) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         found = None
     except OSError as exc:
-        raise UsageError(f"can't look at {target.path}: {exc.strerror}", path=target.path) from exc
+        kind = UnavailableError if exc.errno in (errno.EIO, errno.ESTALE) else UsageError
+        raise kind(f"can't look at {target.path}: {exc.strerror}", path=target.path) from exc
     if found is not None:
         if stat.S_ISDIR(found.st_mode):
             raise UsageError(f"{target.path} is a folder; name a file in it, such as {target.path}/agent.db")

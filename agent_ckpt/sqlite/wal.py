@@ -73,6 +73,9 @@ class Wal:
             inodes = os.stat(self._path).st_ino, found.st_ino
         except FileNotFoundError:
             return False
+        except OSError:
+            # It can't be told now; the next commit looks again.
+            return True
         self._bytes = found.st_size
         if self._inodes is None:
             self._inodes = inodes

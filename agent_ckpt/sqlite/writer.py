@@ -64,6 +64,7 @@ class Writer:
         self._busy_timeout_s = busy_timeout_s
         self._places = places
         self._handle: Handle | None = None
+        self._unsettled = False
         self._poison: PoisonedError | None = None
         self._closing = False
         self._new_locks()
@@ -92,7 +93,7 @@ class Writer:
         return result
 
     async def acall(self, factory: Factory[T]) -> T:
-        """Run a write on behalf of a task; a cancelled one is dropped if it has not begun."""
+        """Run a write on behalf of a task; a cancelled one is dropped if it has not begun, else seen through."""
         job = Job(factory, self._busy_timeout_s)
         job.loop = asyncio.get_running_loop()
         job.future = job.loop.create_future()
@@ -105,7 +106,8 @@ class Writer:
         try:
             result: T = await job.future
         except asyncio.CancelledError:
-            self._withdraw(job)
+            if not self._withdraw(job):
+                await job.see_through()
             raise
         return result
 
@@ -249,12 +251,13 @@ class Writer:
                 # A -wal that was made while the file could not be written can't be written now.
                 files.share_mode(self._path)
             handle = self._handle or self._open_handle()
+            handle.unsettled = handle.unsettled or self._unsettled
             self._handle = handle
             with handle.mutex:
                 try:
                     if handle.begin():
                         self._run_group(handle, self._take(), own)
-                        self._renew_if_read_only(handle)
+                        self._renew_if_needed(handle)
                         return True
                 finally:
                     self._end(handle)
@@ -262,20 +265,21 @@ class Writer:
             if not errors.is_busy(exc):
                 # Whatever it is, its callers hear of it: on the worker nobody else would.
                 self._fail(self._take(), exc)
-                if errors.code(exc) == sqlite3.SQLITE_READONLY and self._handle is not None:
-                    self._handle.read_only = True
-                    self._renew_if_read_only(self._handle)
+                if self._handle is not None:
+                    self._handle.read_only |= errors.code(exc) == sqlite3.SQLITE_READONLY
+                    self._renew_if_needed(self._handle)
                 return True
         self._expire()
         return False
 
-    def _renew_if_read_only(self, handle: Handle) -> None:
-        """Drop a connection that can only read, so that the next write opens a new one.
+    def _renew_if_needed(self, handle: Handle) -> None:
+        """Drop a connection that can only read, or that knows not how its last COMMIT ended.
 
         SQLite opens a file that may not be written for reading only, and for good: also when the rights are given
         back.
         """
-        if handle.read_only:
+        self._unsettled = handle.unsettled
+        if handle.read_only or handle.unsettled:
             self._end(handle)
             self._handle = None
             handle.connection.close()

@@ -20,6 +20,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from agent_ckpt import AgentSaver
 from agent_ckpt.codec.frame import FORMAT_VERSION
 from agent_ckpt.sqlite.schema import SCHEMA_VERSION
+from tests import typed_kinds
 
 HERE = Path(__file__).parent
 NAME = f"format{FORMAT_VERSION}-schema{SCHEMA_VERSION}.db"
@@ -96,7 +97,7 @@ def versions_of(states: list[dict[str, Any]]) -> dict[str, Any]:
 
 def build(path: Path) -> None:
     """Write the golden store."""
-    with AgentSaver(path) as saver:
+    with AgentSaver(path, plaintext_secrets="allow") as saver:
         config: Any = {"configurable": {"thread_id": "golden", "checkpoint_ns": ""}}
         all_states = states()
         for number, values in enumerate(all_states, 1):
@@ -120,6 +121,8 @@ def build(path: Path) -> None:
             delta = saver.put(delta, made, {"source": "loop", "step": number, **counters}, {"x": number})  # type: ignore[typeddict-unknown-key]
             saver.put_writes(delta, [("d", f"delta {number} " * 9)], f"task-{number}")
         saver.prune(["pruned"])
+        kinds = checkpoint(1, typed_kinds.PORTABLE, dict.fromkeys(typed_kinds.PORTABLE, 1))
+        saver.put({"configurable": {"thread_id": "kinds", "checkpoint_ns": ""}}, kinds, {}, kinds["channel_versions"])
         assert saver.verify(), saver.verify().findings
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("VACUUM")

@@ -22,7 +22,7 @@ from agent_ckpt.steps import Call, Outside, Pause, Steps, T
 _ADDRESS_KEY_SIZE = 16
 
 
-class Gate:
+class Sealing:
     """Opens a store's keys once, and runs steps with them.
 
     Args:
@@ -33,7 +33,7 @@ class Gate:
     """
 
     def __init__(
-        self, path: str, keyring: Keyring | None, options: Options, seal_rest: Callable[[Gate], Steps[Any]]
+        self, path: str, keyring: Keyring | None, options: Options, seal_rest: Callable[[Sealing], Steps[Any]]
     ) -> None:
         self._path = path
         self.keyring = keyring

@@ -1,0 +1,304 @@
+"""Classes that are data: how an object of one is taken apart, and put together again without its code.
+
+A class is of a data kind if it is an enum, a named tuple, a dataclass, an attrs class, a pydantic
+model, or one of a few plain classes of LangGraph; and if neither it nor a base of its own defines
+`__del__` or `__setstate__`. An object is rebuilt by filling its `__dict__` and slots.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import sys
+import types
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from agent_ckpt.codec.gate import UnresolvedError
+
+FIELDS = 1
+"""State: the `__dict__` or None, and the slots or None."""
+NAMED_TUPLE = 2
+"""State: names of the items, the items, the `__dict__` or None."""
+ENUM = 3
+"""State: the member's name and None, or None and the value of a combined flag."""
+MODEL = 4
+"""A pydantic model. State: `__dict__`, names of the fields that were set, extras, private attributes, further slots."""
+
+_set_assigned: Any
+_set_extra: Any
+_set_private: Any
+_set_assigned, _set_extra, _set_private = (
+    getattr(BaseModel, name).__set__
+    for name in ("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
+)
+
+_SLOT = types.MemberDescriptorType
+_NOT_STORED = frozenset(("__orig_class__",))
+"""What `typing` writes into an instance of a generic class, and is no part of its value."""
+_CACHED_HASH = "_attrs_cached_hash"
+_FACTORIES = (list, dict, set, frozenset, tuple, str, int, float, bool, bytes, bytearray)
+PLAIN_CLASSES = {
+    ("langgraph.types", "Send"),
+    ("langgraph.store.base", "Item"),
+    ("langgraph.store.base", "SearchItem"),
+    ("pydantic.types", "SecretStr"),
+    ("pydantic.types", "SecretBytes"),
+}
+UNDEFINED = PydanticUndefined
+_new = object.__new__
+_set = object.__setattr__
+
+
+class NoDataError(Exception):
+    """Why a class is not of a data kind."""
+
+
+class Shape:
+    """A class of a data kind.
+
+    Attributes:
+        kind: FIELDS, NAMED_TUPLE or ENUM.
+        slots: the descriptors of its slots by name.
+        defaults: what a field that isn't in the stored state gets: a value or a builtin factory.
+        required: fields of a pydantic model that have no default.
+    """
+
+    __slots__ = ("defaults", "has_dict", "kind", "required", "slots")
+
+    def __init__(self, cls: type, kind: int) -> None:
+        self.kind = kind
+        self.slots: dict[str, Any] = {}
+        for base in reversed(cls.__mro__):
+            if base is not BaseModel:
+                self.slots.update({name: found for name, found in vars(base).items() if type(found) is _SLOT})
+        self.has_dict = cls.__dictoffset__ != 0
+        self.defaults, self.required = _defaults(cls)
+
+
+_shapes: WeakKeyDictionary[type, Shape | str] = WeakKeyDictionary()
+
+
+def shape_of(cls: type) -> Shape:
+    """What kind of data a class is.
+
+    Raises:
+        NoDataError: it isn't.
+    """
+    found = _shapes.get(cls)
+    if found is None:
+        try:
+            found = Shape(cls, _kind(cls))
+        except NoDataError as exc:
+            found = str(exc)
+        _shapes[cls] = found
+    if isinstance(found, str):
+        raise NoDataError(found)
+    return found
+
+
+def _kind(cls: type) -> int:
+    mro = cls.__mro__
+    if isinstance(cls, enum.EnumMeta):
+        kind = ENUM
+    elif tuple in mro and any(_is_fields(vars(base).get("_fields")) for base in mro):
+        kind = NAMED_TUPLE
+    elif BaseModel in mro:
+        kind = MODEL
+    elif any(_is_data(vars(base)) for base in mro) or (cls.__module__, cls.__name__) in PLAIN_CLASSES:
+        kind = FIELDS
+    else:
+        raise NoDataError("it is no model, dataclass, attrs class, enum or named tuple")
+    for base in mro:
+        if "__del__" in vars(base):
+            raise NoDataError("its class has a __del__ method")
+        setstate = vars(base).get("__setstate__")
+        if setstate is not None and not _is_known(base, setstate):
+            raise NoDataError("its class has a __setstate__ method, so its fields alone may not make it up")
+    if kind in (FIELDS, MODEL):
+        try:
+            _new(cls)
+        except TypeError as exc:
+            raise NoDataError("its class is built on another builtin type") from exc
+    return kind
+
+
+def _is_fields(found: Any) -> bool:
+    return type(found) is tuple and all(type(name) is str for name in found)
+
+
+def _is_data(names: Any) -> bool:
+    return "__dataclass_fields__" in names or "__attrs_attrs__" in names or "__fields_set__" in names
+
+
+def _is_known(base: type, setstate: Any) -> bool:
+    """Whether a `__setstate__` is one that a library generates or inherits, and means the fields alone."""
+    if base.__module__ == "enum" or base.__module__.startswith("pydantic."):
+        return True
+    if setstate is getattr(dataclasses, "_dataclass_setstate", None):
+        return True
+    attrs = sys.modules.get("attr._make")
+    code = getattr(setstate, "__code__", None)
+    return attrs is not None and code is not None and bool(code.co_filename == attrs.__file__)
+
+
+def _defaults(cls: type) -> tuple[dict[str, tuple[Any, Any]], frozenset[str]]:
+    """Per field its default (or None) and its factory (or None); and pydantic's required fields."""
+    found: dict[str, tuple[Any, Any]] = {}
+    required: set[str] = set()
+    if BaseModel in cls.__mro__:
+        for name, info in cls.model_fields.items():  # type: ignore[attr-defined]
+            if info.is_required():
+                required.add(name)
+            elif info.default_factory is not None:
+                found[name] = (None, info.default_factory)
+            elif info.default is not PydanticUndefined:
+                found[name] = (info.default, None)
+    elif dataclasses.is_dataclass(cls):
+        # A plain default is found in the class, unless a slot stands there.
+        for field in dataclasses.fields(cls):
+            if field.default_factory is not dataclasses.MISSING:
+                found[field.name] = (None, field.default_factory)
+            elif field.default is not dataclasses.MISSING and type(vars(cls).get(field.name)) is _SLOT:
+                found[field.name] = (field.default, None)
+    return {name: (value, make) for name, (value, make) in found.items() if make is None or is_builtin_factory(make)}, (
+        frozenset(required)
+    )
+
+
+def is_builtin_factory(factory: Any) -> bool:
+    """Whether a default's factory is one of Python's own, so that calling it runs no code of the class."""
+    return any(factory is known for known in _FACTORIES)
+
+
+def take_apart(value: Any, shape: Shape) -> list[Any]:
+    """The state of an object.
+
+    Raises:
+        NoDataError: when it can't be rebuilt as it is.
+    """
+    if shape.kind == ENUM:
+        return _enum_state(value)
+    fields = value.__dict__ if shape.has_dict else None
+    if fields and not _NOT_STORED.isdisjoint(fields):
+        fields = {name: part for name, part in fields.items() if name not in _NOT_STORED}
+    if fields and _CACHED_HASH in fields:
+        fields = {**fields, _CACHED_HASH: None}
+    if shape.kind == NAMED_TUPLE:
+        if len(value) != len(value._fields):
+            raise NoDataError("it has another number of items than its class has fields")
+        return [list(value._fields), list(tuple.__iter__(value)), fields or None]
+    slots = {}
+    for name, slot in shape.slots.items():
+        try:
+            slots[name] = slot.__get__(value)
+        except AttributeError:
+            continue
+    if _CACHED_HASH in slots:
+        slots[_CACHED_HASH] = None
+    if fields is not None and not shape.required <= fields.keys():
+        raise NoDataError(f"it lacks its field {min(shape.required - fields.keys())!r}")
+    if shape.kind == MODEL:
+        assigned = sorted(value.__pydantic_fields_set__)
+        return [fields, assigned, value.__pydantic_extra__, value.__pydantic_private__, slots or None]
+    return [fields, slots or None]
+
+
+def _enum_state(value: Any) -> list[Any]:
+    cls = type(value)
+    if cls._member_map_.get(value._name_) is value:
+        return [value._name_, None]
+    if isinstance(value, enum.Flag) and type(value._value_) is int and _flag(cls, value._value_) is value:
+        return [None, value._value_]
+    raise NoDataError("it is no member of its enum")
+
+
+def _flag(cls: Any, value: int) -> Any:
+    found = cls._value2member_map_.get(value)
+    # Python's own way to make a combined flag, whatever `_missing_` the class defines.
+    return found if found is not None else enum.Flag._missing_.__func__(cls, value)  # type: ignore[attr-defined]
+
+
+def put_together(cls: Any, kind: int, state: list[Any], name: str) -> Any:
+    """Rebuild an object from its state, running no code of its class.
+
+    Raises:
+        UnresolvedError: when the class is no data, or has changed so that the state doesn't fit.
+    """
+    try:
+        shape = shape_of(cls)
+    except NoDataError as exc:
+        raise misfit(name, str(exc)) from exc
+    if shape.kind != kind:
+        raise misfit(name, "it is another kind of class than when it was stored")
+    if kind == ENUM:
+        return _member(cls, state, name)
+    if kind == NAMED_TUPLE:
+        return _named_tuple(cls, state, name)
+    made = _new(cls)
+    given, own = _fitted(shape, state[0] or {}, state[-1] or {}, name)
+    if shape.has_dict:
+        _set(made, "__dict__", given)
+    for field, part in own.items():
+        shape.slots[field].__set__(made, part)
+    if kind == MODEL:
+        _set_assigned(made, set(state[1]))
+        _set_extra(made, state[2])
+        _set_private(made, state[3])
+    return made
+
+
+def _fitted(
+    shape: Shape, given: dict[str, Any], own: dict[str, Any], name: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The stored `__dict__` and slots as the class has its places now, with defaults for fields that it has gained."""
+    # Where a class took slots, or gave them up, since, each field goes where it has its place now.
+    if shape.slots or own:
+        for field in given.keys() & shape.slots.keys():
+            own[field] = given.pop(field)
+        for field in own.keys() - shape.slots.keys():
+            given[field] = own.pop(field)
+    if given and not shape.has_dict:
+        raise misfit(name, f"its class has no field {min(given)!r} any more")
+    for field, (default, make) in shape.defaults.items():
+        if field not in given and field not in own:
+            (own if field in shape.slots else given)[field] = default if make is None else make()
+    if not shape.required <= given.keys():
+        field = min(shape.required - given.keys())
+        raise misfit(name, f"its class has gained the field {field!r}, which has no default")
+    return given, own
+
+
+def _member(cls: Any, state: list[Any], name: str) -> Any:
+    member, value = state
+    try:
+        return cls._member_map_[member] if member is not None else _flag(cls, value)
+    except (KeyError, ValueError, TypeError) as exc:
+        raise misfit(name, f"the enum has no member {member if member is not None else value!r} any more") from exc
+
+
+def _named_tuple(cls: Any, state: list[Any], name: str) -> Any:
+    names, items, fields = state
+    if tuple(names) != cls._fields:
+        stored = dict(zip(names, items, strict=True))
+        stored = {**cls._field_defaults, **stored}
+        if stored.keys() != set(cls._fields):
+            raise misfit(name, "its class has other fields now")
+        items = [stored[field] for field in cls._fields]
+    made = tuple.__new__(cls, items)
+    if fields:
+        _set(made, "__dict__", dict(fields))
+    return made
+
+
+def misfit(name: str, reason: str) -> UnresolvedError:
+    """The error for a class that is there but does not fit what is stored."""
+    return UnresolvedError(
+        name,
+        reason,
+        f"give the class as it was under another name and map it, AgentSaver(aliases={{{name!r}: OldClass}}), or read "
+        f'with on_unresolved="keep", which leaves what is stored as it is',
+    )

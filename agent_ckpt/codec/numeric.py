@@ -1,0 +1,157 @@
+"""numpy arrays and scalars: dtype, shape, order and bytes; and back, checked before numpy sees them."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+_SIMPLE = re.compile(r"[<>|=][biufcSUVMm]\d{1,9}(\[[0-9A-Za-z/]{1,24}\])?|[bBhHiIlLqQefdgFDG?]")
+_DIMENSIONS_AT_MOST = 64
+
+
+class NoArrayError(Exception):
+    """Why an array can't be stored."""
+
+
+def is_numpy(value: Any) -> bool:
+    """Whether a value is just a numpy array, or a numpy scalar."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and (type(value) is numpy.ndarray or isinstance(value, numpy.generic))
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is just a numpy array."""
+    return type(value) is sys.modules["numpy"].ndarray
+
+
+def take_apart(array: Any) -> list[Any]:
+    """`[dtype, shape, order, bytes]` of an array, or its items in place of the bytes for one of objects.
+
+    Raises:
+        NoArrayError: for a dtype that does not come back equal.
+    """
+    dtype = array.dtype
+    order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
+    if dtype.kind == "O":
+        return ["|O", list(array.shape), order, list(array.ravel(order=order))]
+    described = describe(dtype)
+    return [described, list(array.shape), order, array.tobytes(order=order)]
+
+
+def describe(dtype: Any) -> Any:
+    """A dtype as text, or as a list where it is structured.
+
+    Raises:
+        NoArrayError: for one that does not come back equal.
+    """
+    import numpy
+
+    if dtype.hasobject:
+        raise NoArrayError(f"its dtype {dtype} holds objects inside a structure")
+    described = (
+        dtype.str if dtype.names is None and dtype.subdtype is None else _plain(numpy.lib.format.dtype_to_descr(dtype))
+    )
+    try:
+        if _dtype(described) == dtype:
+            return described
+    except (ValueError, TypeError, SyntaxError):
+        pass
+    raise NoArrayError(f"its dtype {dtype} does not come back equal")
+
+
+def _plain(described: Any) -> Any:
+    return [_plain(part) for part in described] if isinstance(described, (list, tuple)) else described
+
+
+def _dtype(described: Any) -> Any:
+    import numpy
+
+    if isinstance(described, str):
+        if not _SIMPLE.fullmatch(described):
+            raise ValueError("no dtype of numbers, text, bytes or times")
+        return numpy.dtype(described)
+    return numpy.lib.format.descr_to_dtype(_fields(described))
+
+
+def _fields(described: list[Any]) -> list[Any]:
+    found: list[Any] = []
+    for field in described:
+        name, inner, *shape = field
+        if isinstance(inner, str):
+            if not _SIMPLE.fullmatch(inner):
+                raise ValueError("no dtype of numbers, text, bytes or times")
+        else:
+            inner = _fields(inner)
+        found.append((tuple(name) if isinstance(name, list) else name, inner, *(tuple(part) for part in shape)))
+    return found
+
+
+def build(described: Any, shape: list[int], order: Any, data: Any) -> Any:
+    """The array, writable.
+
+    Raises:
+        ValueError, TypeError: when the parts don't fit together.
+    """
+    import numpy
+
+    if order not in ("C", "F") or len(shape) > _DIMENSIONS_AT_MOST:
+        raise ValueError("an array of unknown order or too many dimensions")
+    count = 1
+    for size in shape:
+        if type(size) is not int or size < 0:
+            raise ValueError("an array with a dimension that is no size")
+        count *= size
+    if described == "|O":
+        if type(data) is not list or len(data) != count:
+            raise ValueError("an array with another number of items than its shape has")
+        made = numpy.empty(count, dtype=object)
+        for at, item in enumerate(data):
+            made[at] = item
+        return made.reshape(shape, order=order)
+    dtype = _dtype(described)
+    if dtype.hasobject or not isinstance(data, (bytes, bytearray)) or len(data) != count * dtype.itemsize:
+        raise ValueError("an array with another number of bytes than its shape and dtype have")
+    if not data:
+        return numpy.empty(shape, dtype=dtype, order=order)
+    return numpy.ndarray(tuple(shape), dtype=dtype, buffer=bytearray(data), order=order)
+
+
+def scalar_apart(value: Any) -> list[Any]:
+    """`[dtype, bytes]` of a numpy scalar.
+
+    Raises:
+        NoArrayError: for one that does not come back equal.
+    """
+    import numpy
+
+    if type(value) is numpy.str_:
+        return ["U", str(value)]
+    if type(value) is numpy.bytes_:
+        return ["S", bytes(value)]
+    if value.dtype.hasobject:
+        raise NoArrayError(f"its dtype {value.dtype} holds objects")
+    for described in (describe(value.dtype), value.dtype.char):
+        data = numpy.asarray(value).tobytes()
+        try:
+            made = scalar(described, data)
+        except (ValueError, TypeError):
+            continue
+        if type(made) is type(value) and made.tobytes() == data:
+            return [described, data]
+    raise NoArrayError(f"its type {type(value).__name__} does not come back equal")
+
+
+def scalar(described: Any, data: Any) -> Any:
+    """The scalar.
+
+    Raises:
+        ValueError, TypeError: when the parts don't fit together.
+    """
+    import numpy
+
+    if described == "U":
+        return numpy.str_(data)
+    if described == "S":
+        return numpy.bytes_(data)
+    return build(described, [], "C", data)[()]

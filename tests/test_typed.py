@@ -1,0 +1,735 @@
+"""The typed codec through the saver: every kind of value, what is refused, codecs of the user's, code that changed."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import dataclasses
+import enum
+import gc
+import subprocess
+import sys
+import threading
+import types
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, TypedDict
+
+import numpy as np
+import pytest
+from langchain_core import messages as lc
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Command, Interrupt, Send, interrupt
+from pydantic import BaseModel
+
+import agent_ckpt
+from agent_ckpt import AgentSaver, Unresolved, UnresolvedTypeError, UsageError, ValueNotStorableError
+from agent_ckpt.codec import frame, registry
+from agent_ckpt.codec.values import ValueCodec
+from tests import typed_kinds as kinds
+from tests.conftest import Api
+from tests.threads import Thread, checkpoint_of, plain, values_at
+from tests.typed_kinds import ALL, Box, Frozen, Outer, Picky, Small, alike
+
+Opener = Callable[..., AgentSaver]
+
+
+def codec() -> ValueCodec:
+    return ValueCodec(JsonPlusSerializer())
+
+
+# Every kind
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_value_comes_back_the_same(name: str) -> None:
+    """P4: equal and of the same type at every depth, alone and in every container; stored again as the same."""
+    value = ALL[name]
+    wraps: list[Callable[[Any], Any]] = [
+        lambda v: v,
+        lambda v: [v],
+        lambda v: {"k": {"z": (v,)}},
+        lambda v: Frozen(v, [v]),
+        lambda v: {1: v},
+        lambda v: np.array([v, None], dtype=object) if not isinstance(v, (np.ndarray, list, tuple)) else v,
+    ]
+    for wrap in wraps:
+        wrapped = wrap(value)
+        body = codec().encode(wrapped)
+        found = codec().decode(body)
+        assert alike(found, wrapped)
+        assert codec().encode(found) == body
+
+
+@pytest.mark.parametrize("group", ["PYTHON", "CLASSES", "FRAMEWORK", "NUMPY"])
+def test_kinds_through_a_real_graph(group: str, open_saver: Opener, form: str) -> None:
+    """P4, B01, B04, B05, B07, B09, B12: state, a node's write and an interrupt's payload, read by a new saver."""
+    values = dict(getattr(kinds, group))
+
+    class State(TypedDict, total=False):
+        channel: Any
+        more: Any
+
+    def put(state: State) -> Any:
+        return {"channel": values, "more": list(values.values())}
+
+    def ask(state: State) -> Any:
+        assert alike(state["channel"], values)
+        return {"more": interrupt(values)}
+
+    builder: StateGraph[Any, Any, Any, Any] = StateGraph(State)
+    builder.add_node("put", put)
+    builder.add_node("ask", ask)
+    builder.add_edge(START, "put")
+    builder.add_edge("put", "ask")
+    builder.add_edge("ask", END)
+    config: Any = {"configurable": {"thread_id": "t"}}
+    first = Api(open_saver(plaintext_secrets="allow"), form)
+    first.invoke(builder.compile(checkpointer=first.saver), {"channel": None}, config)
+    again = Api(open_saver(plaintext_secrets="allow"), form)
+    graph = builder.compile(checkpointer=again.saver)
+    state = again.get_state(graph, config)
+    assert alike(state.values["channel"], values)
+    assert alike(state.values["more"], list(values.values()))
+    assert alike(state.interrupts[0].value, values)
+    again.invoke(graph, Command(resume=values), config)
+    last = Api(open_saver(plaintext_secrets="allow"), form)
+    assert alike(last.get_state(graph, config).values["more"], values)
+
+
+def test_times_keep_their_arithmetic() -> None:
+    """B07: a day later is the same hour on the clock, over a change of the clocks too."""
+    for name in ("zone and gap", "fold"):
+        value: datetime = ALL[name]
+        found = codec().decode(codec().encode(value))
+        assert found.tzinfo is value.tzinfo
+        assert found.fold == value.fold
+        assert (found + timedelta(days=1)).timestamp() == (value + timedelta(days=1)).timestamp()
+
+
+def test_writes_metadata_snapshots_and_sends(open_saver: Opener, form: str) -> None:
+    """Pending writes, metadata, Send arguments and DeltaChannel snapshots keep what state keeps."""
+    api = Api(open_saver(plaintext_secrets="allow"), form)
+    thread = Thread(api)
+    value = {k: v for k, v in ALL.items() if k in ("tuple nested", "model rich", "int as key", "fold", "enum nested")}
+    thread.put(value=_DeltaSnapshot(list(value.values())))
+    thread.writes(("a", value), ("__pregel_tasks", Send("n", value)), ("__interrupt__", [Interrupt(value, id="i")]))
+    found = Api(open_saver(plaintext_secrets="allow"), form).get_tuple(plain(thread.config))
+    assert alike(found.checkpoint["channel_values"]["value"].value, list(value.values()))
+    written = {channel: what for _, channel, what in found.pending_writes}
+    expected = {"__interrupt__": [Interrupt(value, id="i")], "a": value, "__pregel_tasks": Send("n", value)}
+    assert alike(written, expected)
+
+
+def test_shared_parts_are_separate_afterwards() -> None:
+    """What stood twice in a value is equal in both places, and a change of one is none of the other."""
+    shared = [(1,)]
+    found = codec().decode(codec().encode({"a": shared, "b": shared, "c": Frozen(shared, shared)}))
+    assert found["a"] == found["b"] == found["c"].x == [(1,)]
+    found["a"].append(2)
+    assert found["b"] == found["c"].x == found["c"].y == [(1,)]
+
+
+def test_no_code_of_a_class_runs_on_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P8: neither constructor, validator, __new__, __post_init__, __setattr__ nor __setstate__ of a class is called."""
+    values = [
+        Picky(number=4),
+        kinds.Late(1),
+        ALL["model rich"],
+        Frozen(1),
+        kinds.Pair(1),
+        kinds.Slotted(1),
+        kinds.Colour.RED,
+    ]
+    body = codec().encode(values)
+
+    def ran(*_: Any, **__: Any) -> Any:
+        raise AssertionError("code of a class ran")
+
+    for cls in (Picky, kinds.Late, kinds.Rich, Frozen, kinds.Pair, kinds.Slotted):
+        for name in ("__init__", "__setattr__", "__post_init__", "model_post_init"):
+            monkeypatch.setattr(cls, name, ran, raising=False)
+    assert Picky.__init__ is ran
+    found = codec().decode(body)
+    assert found[0].__dict__ == {"number": 8, "calls": 1}
+    monkeypatch.undo()
+    assert alike(found, values)
+
+
+def test_a_set_is_stored_the_same_in_every_process(tmp_path: Path) -> None:
+    """The bytes of a set don't follow the order in which a process happens to walk it."""
+    code = (
+        "from agent_ckpt.codec.values import ValueCodec\n"
+        "from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer\n"
+        "print(ValueCodec(JsonPlusSerializer()).encode({'a', 'b', 'c', 'd', ('e',)}).hex())"
+    )
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", code], check=True, capture_output=True, text=True, env={"PYTHONHASHSEED": seed},
+            cwd=Path(__file__).parent.parent,
+        ).stdout
+        for seed in ("1", "2")
+    }  # fmt: skip
+    assert len(told) == 1
+
+
+# Metadata
+
+
+ODD_METADATA: dict[str, Any] = {
+    "messages": {"a": {"messages": [lc.AIMessage("x", id="1")]}},
+    "uuid": uuid.UUID(int=7),
+    "datetime": ALL["fold"],
+    "nul inside": {"k": {"x": "a\x00b"}},
+    "nan": float("nan"),
+    "surrogate": "a\ud800",
+    "big": 2**70,
+    "tuple": (1, {2}),
+    "lock": {"a": [threading.Lock()]},
+}
+
+
+def test_no_metadata_makes_put_or_list_fail(open_saver: Opener, form: str) -> None:
+    """B24: put never fails for what metadata holds, and no row breaks a filtered listing of the others."""
+    api = Api(open_saver(), form)
+    for number, (name, value) in enumerate(ODD_METADATA.items(), 1):
+        thread = Thread(api, name)
+        made = checkpoint_of({}, {}, id=f"{number:032}")
+        api.put(thread.at, made, {"source": "loop", "writes": value}, {})
+        assert len(api.list(None, filter={"source": "loop"})) == number
+    found = {each.config["configurable"]["thread_id"]: each.metadata for each in Api(open_saver(), form).list(None)}
+    for name, value in ODD_METADATA.items():
+        expected = {"a": ["<_thread.lock>"]} if name == "lock" else value
+        assert alike(found[name]["writes"], expected), name
+
+
+def test_metadata_of_a_run_can_be_filtered_by(open_saver: Opener, form: str) -> None:
+    """B24: UUIDs and lists of a run's own metadata are kept; a UUID is found by itself and by its text."""
+    user = uuid.UUID(int=9)
+
+    class State(TypedDict, total=False):
+        x: int
+
+    builder: StateGraph[Any, Any, Any, Any] = StateGraph(State)
+    builder.add_node("a", lambda s: {"x": 1})
+    builder.add_edge(START, "a")
+    api = Api(open_saver(), form)
+    config: Any = {
+        "configurable": {"thread_id": "t", "client": threading.Lock()},
+        "metadata": {"user": user, "tags": ["a"]},
+    }
+    api.invoke(builder.compile(checkpointer=api.saver), {"x": 0}, config)
+    again = Api(open_saver(), form)
+    everything = again.list(None)
+    assert everything
+    for wanted in ({"user": user}, {"user": str(user)}, {"tags": ["a"]}):
+        assert len(again.list(None, filter=wanted)) == len(everything)
+    assert again.list(None, filter={"user": str(uuid.UUID(int=8))}) == []
+    assert "client" not in everything[0].metadata
+
+
+# What is refused
+
+
+class Plain:
+    def __init__(self) -> None:
+        self.x = 1
+
+
+class MyDict(dict[str, Any]):
+    pass
+
+
+class MyList(list[Any]):
+    pass
+
+
+class MyTuple(tuple[Any, ...]):
+    pass
+
+
+class MyInt(int):
+    pass
+
+
+@dataclasses.dataclass
+class Dying:
+    x: int = 1
+
+    def __del__(self) -> None:
+        pass
+
+
+@dataclasses.dataclass
+class Setting:
+    x: int = 1
+
+    def __setstate__(self, state: Any) -> None:
+        self.x = 2
+
+
+@dataclasses.dataclass
+class OnDict(dict[str, int]):
+    x: int = 1
+
+
+@dataclasses.dataclass
+class Shadowed:
+    x: int = 1
+
+
+FirstShadowed = Shadowed
+
+
+@dataclasses.dataclass
+class Shadowed:  # type: ignore[no-redef]
+    y: int = 1
+
+
+def _local() -> Any:
+    @dataclasses.dataclass
+    class Local:
+        x: int = 1
+
+    return Local()
+
+
+REFUSED: dict[str, Callable[[], Any]] = {
+    "plain object": Plain,
+    "subclass of dict": lambda: MyDict(a=1),
+    "subclass of list": lambda: MyList([1]),
+    "subclass of tuple": lambda: MyTuple((1,)),
+    "subclass of int": lambda: MyInt(3),
+    "class that another replaced": FirstShadowed,
+    "class with __del__": Dying,
+    "class with __setstate__": Setting,
+    "dataclass built on dict": OnDict,
+    "lock": threading.Lock,
+    "function": lambda: _local,
+    "generator": lambda: (i for i in ()),
+    "class": lambda: int,
+    "module": lambda: sys,
+    "memoryview": lambda: memoryview(b"a"),
+    "defaultdict of a function": lambda: collections.defaultdict(lambda: 1),
+    "masked array": lambda: np.ma.array([1]),
+    "record array": lambda: np.rec.array([(1, 2)]),
+    "structured array of objects": lambda: np.zeros(2, dtype=[("a", "O")]),
+    "dict view": lambda: {}.keys(),
+    "user dict": collections.UserDict,
+    "traceback holder": lambda: types.TracebackType(None, sys._getframe(), 0, 1),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_kept_exactly_is_refused(name: str, open_saver: Opener, form: str) -> None:
+    """P4: refused at put, with path, type and remedy, at every place; nothing of it is stored."""
+    value = REFUSED[name]()
+    thread = Thread(Api(open_saver(), form))
+    for wrapped, path in (
+        (value, ""),
+        ([(0, value)], "[0][1]"),
+        ({"a": Box(item={"b": value})}, "['a'].item['b']"),
+        ({(1,): Frozen([value])}, ".<value>.x[0]"),
+        (Send("n", {"a": value}), ".arg['a']"),
+    ):
+        with pytest.raises(ValueNotStorableError) as caught:
+            thread.put(value=wrapped)
+        assert caught.value.path == f"channel_values.value{path}"
+        assert "What to do: " in str(caught.value)
+        assert type(value).__qualname__ in str(caught.value)
+    assert not thread.api.exists("t")
+
+
+def test_a_class_made_inside_a_function(open_saver: Opener, form: str) -> None:
+    """It is found again while this process has it; then a typed error names it, and an alias gives it back."""
+    made = _local()
+    thread = Thread(Api(open_saver(), form))
+    thread.put(value=[made])
+    assert type(values_at(Api(open_saver(), form), thread.config)["value"][0]) is type(made)
+    del made
+    thread.values.clear()
+    gc.collect()
+    with pytest.raises(UnresolvedTypeError, match="inside a function") as caught:
+        Api(open_saver(), form).get_tuple(plain(thread.config))
+    aliases = {caught.value.type_name: Outer.In}
+    assert values_at(Api(open_saver(aliases=aliases), form), thread.config)["value"] == [Outer.In(1)]
+
+
+def test_a_cycle_is_named() -> None:
+    """A value that contains itself is refused, naming where and what comes again; so is one nested too deep."""
+    cyclic: dict[str, Any] = {"a": [1, (2,)]}
+    cyclic["a"].append({"b": cyclic})
+    deep: Any = (1,)
+    for _ in range(400):
+        deep = [deep]
+    many: list[Any] = []
+    many += [many, many, many]
+    for value, expected in (
+        (cyclic, "x['a'][2]['b'] (which is x again)"),
+        (many, "x[0] (which is x again)"),
+        (deep, None),
+    ):
+        with pytest.raises(Exception) as caught:
+            codec().encode(value)
+        refused = codec().refuse(value, "x", caught.value)
+        assert expected is None or refused.path == expected
+        assert "contains itself, or is nested more than" in str(refused)
+
+
+def test_exceptions_are_stored_as_langgraph_stores_them() -> None:
+    """An exception comes back as its repr, wherever it stands."""
+    error = ValueError("a", 1)
+    memory = InMemorySaver().serde
+    expected = memory.loads_typed(memory.dumps_typed([error]))
+    assert codec().decode(codec().encode([error])) == expected == [repr(error)]
+
+
+# Codecs of the user's
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    """Undo what a test registers."""
+    kept = dict(registry.by_class), dict(registry.by_name)
+    yield
+    for live, old in zip((registry.by_class, registry.by_name), kept, strict=True):
+        live.clear()
+        live.update(old)
+
+
+@pytest.mark.usefixtures("registered")
+def test_pandas_by_a_registered_codec(open_saver: Opener, form: str) -> None:
+    """B05: refused with path and remedy; kept once a codec is registered; named where it is missing on reading."""
+    import pandas
+
+    data = pandas.DataFrame({"a": [1, 2], "b": ["x", None]})
+    api = Api(open_saver(), form)
+    thread = Thread(api)
+    with pytest.raises(ValueNotStorableError, match=r"register_codec") as caught:
+        thread.put(value={"rows": [data]})
+    assert caught.value.path == "channel_values.value['rows'][0]"
+    thread = Thread(api)
+    agent_ckpt.register_codec(
+        pandas.DataFrame, name="frame/1", encode=lambda v: v.to_dict("split"), decode=lambda p: pandas.DataFrame(**p)
+    )
+    thread.put(value={"rows": [data]}, other=1)
+    found = values_at(Api(open_saver(), form), thread.config)["value"]["rows"][0]
+    pandas.testing.assert_frame_equal(found, data)
+    registry.by_name.clear()
+    registry.by_class.clear()
+    reader = Api(open_saver(), form)
+    with pytest.raises(UnresolvedTypeError, match="frame/1") as missing:
+        reader.get_tuple(plain(thread.config))
+    assert missing.value.channel == "value"
+    assert reader.saver.verify()
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_codec_is_checked() -> None:
+    """A codec for what is stored anyway, a name that is taken, an encode that fails: typed errors; bytes do."""
+    for cls in (dict, str, int, datetime, type(ALL["text of a message"])):
+        with pytest.raises(UsageError):
+            agent_ckpt.register_codec(cls, name="x", encode=bytes, decode=bytes)
+    agent_ckpt.register_codec(Plain, name="plain", encode=lambda v: b"%d" % v.x, decode=lambda p: Plain())
+    with pytest.raises(UsageError, match="taken"):
+        agent_ckpt.register_codec(MyDict, name="plain", encode=dict, decode=MyDict)
+    agent_ckpt.register_codec(MyDict, name="my dict", encode=dict, decode=MyDict)
+    found = codec().decode(codec().encode([Plain(), MyDict(a=(1,))]))
+    assert (type(found[0]), found[0].x, type(found[1]), found[1]) == (Plain, 1, MyDict, {"a": (1,)})
+    agent_ckpt.register_codec(MyList, name="bad", encode=lambda v: 1 / 0, decode=MyList)
+    with pytest.raises(Exception) as caught:
+        codec().encode({"a": MyList()})
+    assert codec().refuse({}, "x", caught.value).path == "x['a']"
+
+
+# Code that changed
+
+
+@pytest.fixture
+def module() -> Iterator[types.ModuleType]:
+    """A module of a user's, whose classes a test may take away."""
+    made = types.ModuleType("mymod")
+    sys.modules["mymod"] = made
+
+    @dataclasses.dataclass
+    class A:
+        x: int
+
+    class B(BaseModel):
+        y: int
+
+    class C(enum.Enum):
+        Q = "q"
+
+    for cls in (A, B, C):
+        cls.__module__ = "mymod"
+        cls.__qualname__ = cls.__name__
+        setattr(made, cls.__name__, cls)
+    yield made
+    sys.modules.pop("mymod", None)
+
+
+def _stored(module: Any, api: Api) -> tuple[Thread, Any]:
+    value = [module.A(5), module.B(y=6), module.C.Q]
+    thread = Thread(api)
+    thread.put(value=value, other=1)
+    thread.writes(("value", value))
+    return thread, value
+
+
+def test_a_class_that_is_gone_is_named(module: Any, open_saver: Opener, form: str) -> None:
+    """B03: a typed error names class, thread, checkpoint, channel and both remedies; a listing that skips goes on."""
+    thread, _ = _stored(module, Api(open_saver(), form))
+    del module.A
+    api = Api(open_saver(), form)
+    for _ in range(2):
+        with pytest.raises(UnresolvedTypeError) as caught:
+            api.get_tuple(plain(thread.config))
+    error = caught.value
+    assert (error.type_name, error.channel, error.thread_id) == ("mymod:A", "value", "t")
+    assert error.checkpoint_id == thread.config["configurable"]["checkpoint_id"]
+    assert "allowed_types" in str(error)
+    assert "aliases" in str(error)
+    assert copy.copy(error).type_name == "mymod:A"
+    Thread(api, "fine").put(x=1)
+    with pytest.raises(UnresolvedTypeError):
+        api.list(None)
+    assert [each.config["configurable"]["thread_id"] for each in api.list(None, on_damage="skip")] == ["fine"]
+    assert api.saver.verify()
+
+
+def test_an_alias_gives_the_class_as_it_is_now(module: Any, open_saver: Opener, form: str) -> None:
+    """B03: a renamed class by its class, a moved one by its name; what is stored next carries the new names."""
+    thread, _ = _stored(module, Api(open_saver(), form))
+    del module.A, module.B, module.C
+    aliases = {
+        "mymod:A": Outer.In,
+        "mymod:B": "tests.test_typed:NewB",
+        "mymod:C": "tests.test_typed:NewC",
+    }
+    api = Api(open_saver(aliases=aliases), form)
+    found = values_at(api, thread.config)["value"]
+    assert alike(found, [Outer.In(5), NewB(y=6), NewC.Q])
+    thread.api, thread.config = api, api.get_tuple(plain(thread.config)).config
+    thread.put(value=found, other=2)
+    assert alike(values_at(Api(open_saver(), form), thread.config)["value"], found)
+
+
+class NewB(BaseModel):
+    y: int
+    more: list[int] = []
+
+
+class NewC(enum.Enum):
+    Q = "another value"
+
+
+def test_kept_values_lose_nothing(module: Any, open_saver: Opener, form: str) -> None:
+    """B03: with on_unresolved="keep", a save that leaves the channel, and one that passes it on, store the same."""
+    thread, value = _stored(module, Api(open_saver(), form))
+    gone = {name: vars(module).pop(name) for name in ("A", "B", "C")}
+    api = Api(open_saver(on_unresolved="keep"), form)
+    kept = api.get_tuple(plain(thread.config)).checkpoint["channel_values"]["value"]
+    assert [type(each) for each in kept] == [Unresolved] * 3
+    assert [each.type_name for each in kept] == ["mymod:A", "mymod:B", "mymod:C"]
+    assert kept == copy.deepcopy(kept)
+    assert len(set(kept)) == 3
+    thread.api, thread.config = api, api.get_tuple(plain(thread.config)).config
+    thread.values.pop("value")
+    thread.put(other=2)
+    thread.put(passed={"on": kept})
+    vars(module).update(gone)
+    found = values_at(Api(open_saver(), form), thread.config)
+    assert alike(found["value"], value)
+    assert alike(found["passed"], {"on": value})
+
+
+def test_fields_gained_and_lost(module: Any) -> None:
+    """A class that gained fields with defaults, or lost some, gives its object; one that can't tells so."""
+
+    @dataclasses.dataclass
+    class A:
+        more: list[int] = dataclasses.field(default_factory=list)
+        plain: int = 7
+
+    class B(BaseModel):
+        y: int
+        needed: str
+
+    class C(enum.Enum):
+        OTHER = "q"
+
+    stored = [codec().encode(each) for each in (module.A(5), module.B(y=6), module.C.Q)]
+    for cls in (A, B, C):
+        cls.__module__, cls.__qualname__ = "mymod", cls.__name__
+        setattr(module, cls.__name__, cls)
+    found = codec().decode(stored[0])
+    assert (found.more, found.plain, vars(found)["x"]) == ([], 7, 5)
+    for body, told in ((stored[1], "needed"), (stored[2], "no member")):
+        with pytest.raises(Exception, match=told):
+            codec().decode(body)
+
+
+def test_classes_of_the_main_module(tmp_path: Path) -> None:
+    """A class of a script, of `python -m`, and of a spawned child is found again from each of them."""
+    package = tmp_path / "pkg"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "app.py").write_text(SCRIPT)
+    env = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parent.parent}"}
+    db = str(tmp_path / "a.db")
+
+    def run(*command: str) -> str:
+        done = subprocess.run([sys.executable, *command], capture_output=True, text=True, env=env, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert run("-m", "pkg.app", "put", db) == "put\n"
+    for command in (
+        ("-m", "pkg.app", "get", db),
+        ("-m", "pkg.app", "spawn", db),
+        ("-c", "import sys, pkg.app; pkg.app.main('get', sys.argv[1])", db),
+    ):
+        assert run(*command) == "Kept(x=(1,)) pkg.app\n"
+    script = str(package / "app.py")
+    assert run(script, "put", f"{db}2") == "put\n"
+    assert run(script, "get", f"{db}2") == run(script, "spawn", f"{db}2") == "Kept(x=(1,)) __main__\n"
+
+
+SCRIPT = """
+import dataclasses, multiprocessing, sys
+from agent_ckpt import AgentSaver
+from agent_ckpt.codec.gate import stored_module
+
+@dataclasses.dataclass
+class Kept:
+    x: tuple
+
+CONFIG = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+
+def main(what, db):
+    with AgentSaver(db) as saver:
+        if what == "put":
+            made = {"v": 4, "id": "1", "ts": "", "channel_values": {"a": Kept((1,))}, "channel_versions": {"a": 1},
+                    "versions_seen": {}}
+            saver.put(CONFIG, made, {}, {"a": 1})
+            print("put")
+        elif what == "get":
+            found = saver.get_tuple(CONFIG).checkpoint["channel_values"]["a"]
+            assert type(found) is Kept, type(found)
+            print(found, stored_module(Kept))
+        else:
+            child = multiprocessing.get_context("spawn").Process(target=main, args=("get", db))
+            child.start()
+            child.join()
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+"""
+
+
+# LangGraph's strict mode
+
+
+class Question(BaseModel):
+    text: str
+
+
+class Answer(BaseModel):
+    x: int
+
+
+def test_strict_mode_names_what_it_blocks(monkeypatch: pytest.MonkeyPatch, open_saver: Opener, form: str) -> None:
+    """B11: a class in no schema is blocked by a typed error that names it; allowed_types lets it through."""
+    from langgraph._internal import _serde
+
+    # What LANGGRAPH_STRICT_MSGPACK=true does as LangGraph is imported.
+    monkeypatch.setattr(_serde, "STRICT_MSGPACK_ENABLED", True)
+    strict = JsonPlusSerializer(allowed_msgpack_modules=None)
+
+    class State(TypedDict, total=False):
+        declared: Answer
+        box: Box[int]
+        free: Any
+
+    def ask(state: State) -> Any:
+        return {"free": interrupt(Question(text="ok?"))}
+
+    builder: StateGraph[Any, Any, Any, Any] = StateGraph(State)
+    builder.add_node("a", lambda s: {"declared": Answer(x=1), "box": Box[int](item=3), "free": Small(a=2)})
+    builder.add_node("b", ask)
+    builder.add_edge(START, "a")
+    builder.add_edge("a", "b")
+    config: Any = {"configurable": {"thread_id": "t"}}
+    api = Api(open_saver(serde=strict), form)
+    api.invoke(builder.compile(checkpointer=api.saver), {"free": None}, config)
+    again = Api(open_saver(serde=strict), form)
+    with pytest.raises(UnresolvedTypeError, match="strict mode"):
+        again.get_state(builder.compile(checkpointer=again.saver), config)
+    allowing = Api(open_saver(serde=strict, allowed_types=[Question, "tests.typed_kinds.Small"]), form)
+    state = allowing.get_state(builder.compile(checkpointer=allowing.saver), config)
+    assert alike(state.interrupts[0].value, Question(text="ok?"))
+    assert alike(state.values, {"declared": Answer(x=1), "box": Box[int](item=3), "free": Small(a=2)})
+
+
+def test_an_allowed_type_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_saver: Opener, form: str
+) -> None:
+    """What is named in allowed_types is imported on reading; nothing else is."""
+    (tmp_path / "farmod.py").write_text("import dataclasses\n@dataclasses.dataclass\nclass Far:\n    x: int\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import farmod  # type: ignore[import-not-found]
+
+    thread = Thread(Api(open_saver(), form))
+    thread.put(value=farmod.Far(1))
+    del sys.modules["farmod"]
+    with pytest.raises(UnresolvedTypeError, match="farmod"):
+        Api(open_saver(), form).get_tuple(plain(thread.config))
+    assert "farmod" not in sys.modules
+    found = values_at(Api(open_saver(allowed_types=["farmod.Far"]), form), thread.config)["value"]
+    assert found == sys.modules["farmod"].Far(1)
+    del sys.modules["farmod"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"allowed_types": ["x"]}, {"allowed_types": "a.b"}, {"allowed_types": [3]}, {"aliases": {"a.b": Small}},
+     {"aliases": [1]}, {"on_unresolved": "drop"}],
+)  # fmt: skip
+def test_options_are_checked(options: Any, tmp_path: Path) -> None:
+    """A name that can't be one is refused when the saver is made."""
+    with pytest.raises(UsageError):
+        AgentSaver(tmp_path / "a.db", **options)
+
+
+def test_options_from_the_environment(tmp_path: Path) -> None:
+    """Lists and mappings stand in variables as comma-separated names."""
+    env = {
+        "AGENT_CKPT_URL": str(tmp_path / "a.db"),
+        "AGENT_CKPT_ALLOWED_TYPES": "a.B, c.D",
+        "AGENT_CKPT_ALIASES": "a:B=c:D",
+    }
+    options = AgentSaver.from_env(env)._options
+    assert (options.allowed_types, options.aliases) == (["a.B", "c.D"], {"a:B": "c:D"})
+
+
+def test_numbers_of_the_format_are_as_released() -> None:
+    """The numbers of extensions and of the table of types are stored: they are only appended to."""
+    from agent_ckpt.codec import stdlib, typed
+
+    names = "BIG_INT TEXT TUPLE SET FROZEN_SET MAP BYTE_ARRAY KNOWN OBJECT MESSAGE ARRAY SCALAR REGISTERED SNAPSHOT"
+    assert [getattr(typed, name) for name in names.split()] == list(range(1, 15))
+    assert (typed.FOREIGN, frame.TYPED) == (15, 8)
+    told = [getattr(known.cls, "__name__", None) for known in stdlib.KNOWN]
+    assert told == [
+        "complex", "range", "slice", "deque", "OrderedDict", "defaultdict", "Counter", "ChainMap", "date", "time",
+        "datetime", "timedelta", "timezone", "ZoneInfo", "Decimal", "Fraction", "UUID", "ellipsis",
+        "NotImplementedType", "Pattern", "SimpleNamespace", "mappingproxy", "array", "TzInfo", "Url", "MultiHostUrl",
+        None, None, None,
+        "AddableDict", "TextAccessor",
+    ]  # fmt: skip
