@@ -365,8 +365,8 @@ def test_an_older_copy_of_a_row_is_refused(path: Path, open_sealed: Callable[...
         "the namespace removed": [("DELETE FROM spaces", ())],
         "writes of the newest checkpoint made up": [
             (
-                "INSERT INTO writes SELECT 99, space, (SELECT id FROM checkpoints ORDER BY seq DESC LIMIT 1), "
-                "task, run, frame FROM writes",
+                "INSERT INTO writes (seq, space, checkpoint, task, run, frame) SELECT 99, space, "
+                "(SELECT id FROM checkpoints ORDER BY seq DESC LIMIT 1), task, run, frame FROM writes",
                 (),
             ),
         ],
