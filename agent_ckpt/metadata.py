@@ -32,6 +32,12 @@ _SECRET_WORDS = frozenset(
     "tokens accesstoken authtoken refreshtoken clientsecret privatekey secretkey".split()
 )
 _SECRET_ENDINGS = ("_key", "_token", "_secret", "_password")
+_OPENS_NOTHING = frozenset(
+    "cache_key custom_key dedupe_key foreign_key group_key idempotency_key index_key lookup_key object_key "
+    "partition_key primary_key public_key routing_key row_key sort_key bos_token eos_token next_page_token pad_token "
+    "page_token stop_token".split()
+)
+"""Names with such an ending that are known to be no secrets; `custom_key` is one of LangGraph's conformance suite."""
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _JOINT = re.compile(r"[\s\-.:/_]+")
 
@@ -71,7 +77,7 @@ def is_secret(key: Any, patterns: tuple[str, ...] = ()) -> bool:
     plain = _plain(key)
     if any(pattern[0] == "!" and fnmatchcase(plain, _plain(pattern[1:])) for pattern in patterns):
         return False
-    if plain in _SECRET_WORDS or plain.endswith(_SECRET_ENDINGS):
+    if plain in _SECRET_WORDS or (plain.endswith(_SECRET_ENDINGS) and plain not in _OPENS_NOTHING):
         return True
     if plain.startswith("langgraph_"):
         return False

@@ -43,7 +43,7 @@ class Options:
             `"keep"` an Unresolved value that keeps what is stored.
         mask_secrets: mask text under keys such as `openai_api_key` or `authorization` before it
             reaches a checkpoint's metadata; False stores it as it is.
-        mask_keys: further keys to mask, with `*` and `?`; `"!sort_key"` leaves one in clear.
+        mask_keys: further keys to mask, with `*` and `?`; `"!shard_key"` leaves one in clear.
         plaintext_secrets: what becomes of a `SecretStr` or `SecretBytes` in the state of a store
             without a key: `"refuse"` it, or `"allow"` it into the file in clear.
     """
@@ -96,7 +96,9 @@ def _check(name: str, value: Any, kind: Any) -> None:
         return
     if get_origin(kind) is tuple:
         if not isinstance(value, tuple) or not all(isinstance(part, str) and part.strip("!") for part in value):
-            raise UsageError(f"option {name} must be a list of texts that aren't empty, such as ['*_pin', '!sort_key']")
+            raise UsageError(
+                f"option {name} must be a list of texts that aren't empty, such as ['*_pin', '!shard_key']"
+            )
         return
     accepted = (int, float) if kind is float else (kind,)
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
