@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         CkptError,
         ClosedError,
         CorruptionError,
+        CredentialConflictError,
         DiskFullError,
         FormatError,
         KeyMaterialError,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from agent_ckpt.saver import AgentSaver
     from agent_ckpt.transfers import TransferProgress, TransferReport, atransfer, transfer
     from agent_ckpt.turns import Turn
+    from agent_ckpt.vault import Credential, CredentialInfo, CredentialUse
 
     __version__: str
 
@@ -80,6 +82,10 @@ _HOMES = {
     "CkptError": "errors",
     "ClosedError": "errors",
     "CorruptionError": "errors",
+    "Credential": "vault",
+    "CredentialConflictError": "errors",
+    "CredentialInfo": "vault",
+    "CredentialUse": "vault",
     "DiskFullError": "errors",
     "FormatError": "errors",
     "PoisonedError": "errors",
@@ -109,6 +115,10 @@ __all__ = [
     "CkptError",
     "ClosedError",
     "CorruptionError",
+    "Credential",
+    "CredentialConflictError",
+    "CredentialInfo",
+    "CredentialUse",
     "DiskFullError",
     "Finding",
     "FormatError",

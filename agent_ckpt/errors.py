@@ -5,6 +5,7 @@
     │   ├── ValueNotStorableError        a value that no codec can keep faithfully
     │   └── ClosedError                  the saver was closed
     ├── ThreadConflictError (RuntimeError)  another session wrote the thread first
+    ├── CredentialConflictError (RuntimeError)  another worker set the credential first
     ├── UnavailableError                 busy, full, read-only; a later call can pass
     │   ├── BusyError                    a lock was held longer than `busy_timeout_s`
     │   │   └── WalPinnedError           a reader keeps the WAL from being cut
@@ -116,6 +117,24 @@ class ThreadConflictError(CkptError, RuntimeError):
     age_s: float | None = None
     expires_at: float | None = None
     fence: int | None = None
+
+
+class CredentialConflictError(CkptError, RuntimeError):
+    """A credential was not changed: it isn't at the revision that `if_revision` names.
+
+    Attributes:
+        thread_id, name: whose, and which.
+        expected: the revision that the call named; 0: that it isn't set.
+        found: the revision that it has; 0: it isn't set.
+    """
+
+    retry = "after_reading"
+    exit_code = 3
+
+    thread_id: str
+    name: str
+    expected: int
+    found: int
 
 
 class UnavailableError(CkptError):

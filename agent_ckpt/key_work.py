@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
+from agent_ckpt import vault_keys
 from agent_ckpt.codec import seal
 from agent_ckpt.core import recast
 from agent_ckpt.core.recast import Recast, ThreadKey
@@ -33,6 +34,7 @@ class KeyStatus:
         store: the id of the key that the store's own key is wrapped under, or None.
         threads: how many threads are sealed under each master key, by its id; `""` for plaintext.
         thread_ids_sealed: whether thread ids stand sealed.
+        credentials: how many threads' credentials are sealed under each master key, by its id.
     """
 
     state: str
@@ -40,13 +42,18 @@ class KeyStatus:
     store: str | None
     threads: dict[str, int] = field(default_factory=dict)
     thread_ids_sealed: bool = False
+    credentials: dict[str, int] = field(default_factory=dict)
 
     @property
     def remaining(self) -> int:
-        """How many threads, and the store itself, are not under the active key; 0: older keys can be retired."""
+        """How many threads, threads' credentials, and the store itself, are not under the active key.
+
+        0: older keys can be retired.
+        """
         if self.active is None:
             return 0
-        behind = sum(count for key_id, count in self.threads.items() if key_id != self.active)
+        counted = [*self.threads.items(), *self.credentials.items()]
+        behind = sum(count for key_id, count in counted if key_id != self.active)
         return behind + (self.store is not None and self.store != self.active)
 
 
@@ -83,6 +90,7 @@ def status(sealing: Sealing) -> Steps[KeyStatus]:
         key_id_of(found.envelope) if found is not None else None,
         threads,
         found is not None and found.seals_thread_ids,
+        (yield from vault_keys.counts()),
     )
 
 
@@ -113,8 +121,14 @@ def rotate(sealing: Sealing, compromised: bool, progress: Progress | None) -> St
     yield from _rotate_store(sealing, stored, compromised)
     todo = sum(count for key_id, count in before.threads.items() if keyring.remote or key_id != keyring.active_id)
     done = yield from _each(sealing, _reseal if compromised else _rewrap, progress, todo)
+    yield from vault_keys.renew(sealing, compromised)
     after = yield from status(sealing)
-    gone = {before.store, *before.threads} - {after.store, *after.threads, None, ""}
+    gone = {before.store, *before.threads, *before.credentials} - {
+        after.store,
+        *after.threads,
+        *after.credentials,
+        None,
+    }
     return Rotation(after.store, tuple(sorted(key_id for key_id in gone if key_id)), done)
 
 
@@ -242,6 +256,7 @@ def unseal(sealing: Sealing, progress: Progress | None) -> Steps[int]:
     keys = sealing.keys
     assert keys is not None
     found = StoreSeal.read(stored)
+    yield from vault_keys.refuse_any()
     if not found.flags & SEALING:
         marked = yield from sealing.new_store_seal(store_id, found.flags | SEALING, keys.store_key)
         if not (yield Call(partial(recast.set_seal, stored, marked), write=True)):

@@ -49,6 +49,11 @@ class Options:
         aliases: stored class to the class it is now: `{"old.module:Old": New}`, or `"new.module:New"`.
         on_unresolved: what a stored class that isn't there gives: `"raise"` UnresolvedTypeError, or
             `"keep"` an Unresolved value that keeps what is stored.
+        mask_secrets: mask text under keys such as `openai_api_key` or `authorization` before it
+            reaches a checkpoint's metadata; False stores it as it is.
+        mask_keys: further keys to mask, with `*` and `?`; `"!shard_key"` leaves one in clear.
+        plaintext_secrets: what becomes of a `SecretStr` or `SecretBytes` in the state of a store
+            without a key: `"refuse"` it, or `"allow"` it into the file in clear.
     """
 
     create: bool = True
@@ -70,8 +75,13 @@ class Options:
     allowed_types: Sequence[str | type] = ()
     aliases: Mapping[str, str | type] = dataclasses.field(default_factory=dict)
     on_unresolved: Literal["raise", "keep"] = "raise"
+    mask_secrets: bool = True
+    mask_keys: tuple[str, ...] = ()
+    plaintext_secrets: Literal["refuse", "allow"] = "refuse"
 
     def __post_init__(self) -> None:
+        if isinstance(self.mask_keys, (list, set, frozenset)):
+            object.__setattr__(self, "mask_keys", tuple(self.mask_keys))
         hints = get_type_hints(Options)
         for field in dataclasses.fields(self):
             _check(field.name, getattr(self, field.name), hints[field.name])
@@ -101,6 +111,12 @@ def _check(name: str, value: Any, kind: Any) -> None:
     if get_origin(kind) in (Sequence, Mapping):
         if not isinstance(value, get_origin(kind)) or isinstance(value, str):
             raise UsageError(f"option {name} must be a {get_origin(kind).__name__.lower()}, got {type(value).__name__}")
+        return
+    if get_origin(kind) is tuple:
+        if not isinstance(value, tuple) or not all(isinstance(part, str) and part.strip("!") for part in value):
+            raise UsageError(
+                f"option {name} must be a list of texts that aren't empty, such as ['*_pin', '!shard_key']"
+            )
         return
     accepted = (int, float) if kind is float else (kind,)
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
@@ -147,6 +163,8 @@ def _from_text(text: str, kind: Any) -> Any:
     if get_origin(kind) is Mapping:
         pairs = [part.partition("=") for part in text.split(",") if part.strip()]
         return {old.strip(): new.strip() for old, _, new in pairs}
+    if get_origin(kind) is tuple:
+        return tuple(part.strip() for part in text.split(",") if part.strip())
     if kind is bool:
         words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
         if text.lower() not in words:

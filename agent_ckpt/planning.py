@@ -27,9 +27,7 @@ from agent_ckpt.core.rows import damaged
 from agent_ckpt.core.session import Session
 from agent_ckpt.core.writes import WritesPlan
 from agent_ckpt.errors import UnresolvedTypeError, UsageError
-from agent_ckpt.filters import whole_metadata
 from agent_ckpt.model import Body, Entry, Place, Ref, ThreadRow
-from agent_ckpt.restore_rules import CALL_KEYS
 
 _OWN_KEYS = frozenset(("v", "id", "ts", "channel_values", "channel_versions", "versions_seen", "updated_channels"))
 
@@ -58,7 +56,7 @@ class Planning:
         at: Place,
         config: Mapping[str, Any],
         checkpoint: Checkpoint,
-        metadata: Mapping[str, Any],
+        metadata: dict[str, Any],
         new_versions: Mapping[str, Any],
         session: Session | None,
     ) -> PutPlan:
@@ -66,6 +64,7 @@ class Planning:
 
         Args:
             at: what the config addresses: the parent.
+            metadata: as it is to be stored (`metadata_of`).
 
         Raises:
             UsageError: for a checkpoint that can't be right.
@@ -81,10 +80,6 @@ class Planning:
             raise UsageError("the checkpoint has no id")
         place = Place(at.thread_id, at.ns, checkpoint_id)
         self._ns, self._checkpoint_id = place.ns, checkpoint_id
-        full = whole_metadata(config, metadata)
-        for key in CALL_KEYS:
-            if key in config["configurable"]:
-                full.pop(key, None)
         rest = {key: value for key, value in checkpoint.items() if key not in _OWN_KEYS}
         updated = checkpoint.get("updated_channels")
         body = Body(
@@ -93,14 +88,14 @@ class Planning:
             [],
             {node: dict(seen) for node, seen in (checkpoint.get("versions_seen") or {}).items()},
             list(updated) if updated is not None else None,
-            self._codec.encode_leniently(full),
+            self._codec.encode_leniently(metadata),
             self._whole(rest, "checkpoint") if rest else None,
         )
         channels, inherits = self._channels(at, checkpoint, new_versions)
         return PutPlan(
             place,
             at.checkpoint_id,
-            run_id_of(config, full),
+            run_id_of(config, metadata),
             body,
             channels,
             inherits,

@@ -38,8 +38,10 @@ class Plumbing:
         # Looked at per call: LangGraph's strict mode copies the saver and gives the copy another serde.
         made = self._made
         if made is None or made[0] is not self.serde:
-            codec, fresh = ValueCodec(self.serde, self._gate), self._sealing.fresh
-            store = Store(codec, self._hot, self._carrier, self._runs, self._options, fresh)
+            keyring = self._sealing.keyring
+            allowed = keyring is not None or self._options.plaintext_secrets == "allow"
+            codec, fresh = ValueCodec(self.serde, self._gate, secrets_allowed=allowed), self._sealing.fresh
+            store = Store(codec, self._hot, self._carrier, self._runs, self._options, fresh, keyring)
             made = self._made = (self.serde, store)
         return made[1]
 

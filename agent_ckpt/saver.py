@@ -24,6 +24,7 @@ from agent_ckpt.carrier import Carrier
 from agent_ckpt.codec.gate import Gate
 from agent_ckpt.codec.keyring import Keyring, KeySource
 from agent_ckpt.core.hot import HotCache
+from agent_ckpt.credentials import CredentialOps
 from agent_ckpt.errors import UsageError
 from agent_ckpt.key_ops import KeyOps
 from agent_ckpt.key_work import seal_rest
@@ -42,7 +43,9 @@ _URL_VARIABLE = "AGENT_CKPT_URL"
 _KEY_VARIABLE = "AGENT_CKPT_KEY"
 
 
-class AgentSaver(KeyOps, ThreadOps, PortableOps, TimelineOps, LeaseOps, TurnOps, WalOps, BaseCheckpointSaver[Any]):
+class AgentSaver(
+    KeyOps, CredentialOps, ThreadOps, PortableOps, TimelineOps, LeaseOps, TurnOps, WalOps, BaseCheckpointSaver[Any]
+):
     """A LangGraph checkpointer on one SQLite file in WAL mode, for sync and async use.
 
     One object serves every OS thread and every event loop; it may be built at import time or

@@ -18,15 +18,18 @@ from langgraph.checkpoint.base import (
 )
 
 from agent_ckpt import restore_rules, runs
+from agent_ckpt.backend import Factory
 from agent_ckpt.carrier import Carrier, config_for, is_a_run, place_of, thread_id_of
+from agent_ckpt.codec.keyring import Keyring
 from agent_ckpt.codec.values import ValueCodec
-from agent_ckpt.core import delta, flight, manage, read
+from agent_ckpt.core import credentials, delta, flight, manage, read
 from agent_ckpt.core import put as putting
 from agent_ckpt.core import writes as writing
 from agent_ckpt.core.hot import HotCache, HotThread
 from agent_ckpt.core.put import ReplanError, Written
 from agent_ckpt.core.session import Session, busy, overtaken
 from agent_ckpt.errors import SealError, ThreadConflictError, UnavailableError, UsageError
+from agent_ckpt.metadata import metadata_of
 from agent_ckpt.model import Body, Finding, Place, ThreadInfo, VerifyReport
 from agent_ckpt.options import Options
 from agent_ckpt.planning import Planning, Reading
@@ -50,6 +53,7 @@ class Store:
     runs: Runs
     options: Options
     fresh: Callable[..., Steps[bytes]]
+    keyring: Keyring | None = None
 
     def rules(self, thread_id: str, session: Session | None) -> flight.Rules:
         """What decides whether a write of a thread is let through."""
@@ -168,9 +172,10 @@ def put(
 ) -> Steps[RunnableConfig]:
     parent = place_of(config)
     session = _writing_session(store, config)
+    stored = metadata_of(config, metadata, store.options)
 
     def plan(planning: Planning) -> Any:
-        made = planning.put(parent, config, checkpoint, metadata, new_versions, session)
+        made = planning.put(parent, config, checkpoint, stored, new_versions, session)
         return lambda: putting.put(made)
 
     yield from write(store, str(parent.thread_id), session, plan)
@@ -319,7 +324,7 @@ def threads() -> Steps[list[ThreadInfo]]:
 
 def delete_thread(store: Store, thread: Thread) -> Steps[None]:
     thread_id = thread_id_of(thread)
-    yield Call(lambda: manage.delete_thread(thread_id), write=True)
+    yield Call(lambda: credentials.delete_thread(thread_id), write=True)
     store.hot.forget(thread_id)
 
 
@@ -337,7 +342,8 @@ def delete_for_runs(store: Store, run_ids: Sequence[str]) -> Steps[None]:
         store.hot.forget(thread_id)
 
 
-def copy_thread(store: Store, source: Thread, target: Thread) -> Steps[None]:
+def copy_thread(store: Store, source: Thread, target: Thread, then: Factory[None] | None = None) -> Steps[None]:
+    """Copy a thread; and in the same transaction do what `then` says."""
     source_id, target_id = thread_id_of(source), thread_id_of(target)
     if source_id == target_id:
         raise UsageError(f"copy_thread: source and target are both {source_id!r}")
@@ -347,7 +353,8 @@ def copy_thread(store: Store, source: Thread, target: Thread) -> Steps[None]:
             raise manage.not_stored(source_id)
         secret = yield from store.fresh(target_id, bytes(source.secret))
         try:
-            yield Call(partial(manage.copy_thread, source_id, target_id, secret, store.options.compression), write=True)
+            copying = partial(manage.copy_thread, source_id, target_id, secret, store.options.compression)
+            yield Call(partial(credentials.one_after_the_other, copying, then), write=True)
         except ReplanError:
             continue
         return
@@ -366,7 +373,7 @@ def prune(store: Store, thread_ids: Sequence[Thread], strategy: str) -> Steps[No
             factory = partial(pruning.keep_latest, name, _delta_channels(store), store.options.compression)
             yield Call(factory, write=True)
         else:
-            yield Call(partial(manage.delete_thread, name), write=True)
+            yield Call(partial(credentials.delete_thread, name), write=True)
         store.hot.forget(name)
 
 

@@ -165,7 +165,14 @@ def test_every_statement_with_a_name_is_translated() -> None:
     as_stored = {
         name for name in QUERIES if name.startswith(("set_thread", "set_space", "rename_", "names_of_", "official_"))
     }
-    as_stored |= {"schema", "thread_keys_page", "thread_as_stored", "set_checkpoint_as_stored", "set_writes_as_stored"}
+    as_stored |= {
+        "schema",
+        "thread_keys_page",
+        "vaults_page",
+        "thread_as_stored",
+        "set_checkpoint_as_stored",
+        "set_writes_as_stored",
+    }
     named = re.compile(r"\bthread_id\b|\bns\b|\brun\b|\bsecret\b")
     missing = {
         name

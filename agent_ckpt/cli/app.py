@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from agent_ckpt.cli import bring, export, keys, render, rollback, show, threads, wal
+from agent_ckpt.cli import bring, credentials, export, keys, render, rollback, show, threads, wal
 from agent_ckpt.errors import CkptError
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.command("import", short_help="Bring threads in from a SqliteSaver's file or 
 app.command("export", short_help="Write one thread to a portable file.")(export.export)
 
 app.add_typer(keys.app)
+app.add_typer(credentials.app)
 
 
 def main() -> None:

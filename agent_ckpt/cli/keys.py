@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agent_ckpt.cli import render
+from agent_ckpt.cli.credentials import print_table
 from agent_ckpt.cli.threads import AsJson, Database, Key
 from agent_ckpt.errors import UsageError
 
@@ -68,16 +69,18 @@ def status(db: Database, key: Key = None, as_json: AsJson = False) -> None:
 
 def _print_status(found: KeyStatus) -> None:
     print(f"the file is {found.state}" + (", its thread ids too" if found.thread_ids_sealed else ""))
+    ids = {*([found.store] if found.store else []), *found.threads, *found.credentials}
     rows = [
         (
             key_id or "(plaintext)",
-            count,
+            found.threads.get(key_id, 0),
+            found.credentials.get(key_id, 0),
             "yes" if key_id == found.store else "",
             "active" if key_id and key_id == found.active else "",
         )
-        for key_id, count in sorted({**({found.store: 0} if found.store else {}), **found.threads}.items())
+        for key_id in sorted(ids)
     ]
-    columns = [("key", False), ("threads", True), ("the store", False), ("", False)]
+    columns = [("key", False), ("threads", True), ("threads' credentials", True), ("the store", False), ("", False)]
     render.console().print(render.table(columns, rows))
     if found.active is not None and found.state == "sealed":
         left = found.remaining
@@ -102,6 +105,7 @@ def rotate(
     with AgentSaver(db, create=False, key=key) as saver:
         done = saver.rotate_keys(compromised=compromised, progress=_progress())
         found = saver.key_status()
+        credentials = saver.list_credentials() if compromised else []
     _end_progress()
     print(f"{done.threads} threads are under key {done.active} now")
     if done.retired:
@@ -109,7 +113,10 @@ def rotate(
         print(f"nothing in the file needs key {ids} any more; backups from before this do, and it opens them")
         if compromised:
             print(f"delete those backups, or keep them where who has key {ids} can't read them")
-            print("what was stored before may have been read: revoke the credentials in it at their issuers")
+    if compromised:
+        print("what was stored before may have been read: revoke the credentials in it at their issuers")
+        if credentials:
+            print_table(credentials)
     if not done.wal_truncated:
         print("the WAL could not be cut, since it is being read; it holds frames of before: `agent-ckpt wal truncate`")
     if found.remaining:

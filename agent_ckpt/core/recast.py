@@ -99,6 +99,8 @@ def rename(before: StoreKeys, after: StoreKeys) -> Program[bool]:
     yield Statement("set_space_as_stored", _renamed("ns", spaces, before, after), many=True)
     threads = yield Statement("names_of_threads")
     yield Statement("set_thread_name", _renamed("thread", threads, before, after), many=True)
+    vaults = yield Statement("names_of_vaults")
+    yield Statement("rename_vault", _renamed("thread", vaults, before, after), many=True)
     runs = _renamed("run", (yield Statement("names_of_runs")), before, after)
     yield from _rename_leases(before, after)
     yield Statement("rename_run_of_checkpoints", runs, many=True)

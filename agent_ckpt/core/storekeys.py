@@ -244,6 +244,9 @@ SHAPES: dict[str, Shape] = {
     "drop_writes_of_run": Shape({0: "run"}, {}),
     "drop_writes_of_run_checkpoints": Shape({0: "run"}, {}),
     "drop_checkpoints_of_run": Shape({0: "run"}, {}),
+    "vault_of_thread": Shape({0: "thread"}, {}),
+    "vault_owners": Shape({}, {0: "thread"}),
+    "insert_vault": Shape({1: "thread"}, {}),
 }
 """Every statement that takes or gives a thread_id, a namespace, a run, a lease's label or a thread's secret."""
 

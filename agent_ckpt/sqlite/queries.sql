@@ -60,6 +60,19 @@ CREATE TABLE blobs (
     frame BLOB NOT NULL
 ) STRICT;
 CREATE INDEX blobs_digest ON blobs (digest);
+CREATE TABLE vaults (
+    vault INTEGER PRIMARY KEY,
+    thread_id ANY NOT NULL UNIQUE,
+    revision INTEGER NOT NULL,
+    keys BLOB NOT NULL,
+    frame BLOB NOT NULL
+) STRICT;
+CREATE TABLE credential_uses (
+    use INTEGER PRIMARY KEY,
+    vault INTEGER NOT NULL,
+    frame BLOB NOT NULL
+) STRICT;
+CREATE INDEX credential_uses_vault ON credential_uses (vault);
 CREATE TABLE leases (
     thread_id ANY PRIMARY KEY,
     fence INTEGER NOT NULL,
@@ -500,12 +513,14 @@ SELECT quick_check FROM pragma_quick_check;
 SELECT 'checkpoint', count(*) FROM checkpoints WHERE space NOT IN (SELECT space FROM spaces)
 UNION ALL SELECT 'writes row', count(*) FROM writes WHERE space NOT IN (SELECT space FROM spaces)
 UNION ALL SELECT 'namespace', count(*) FROM spaces WHERE thread NOT IN (SELECT thread FROM threads)
-UNION ALL SELECT 'blob', count(*) FROM blobs WHERE (blob >> 28) NOT IN (SELECT thread FROM threads);
+UNION ALL SELECT 'blob', count(*) FROM blobs WHERE (blob >> 28) NOT IN (SELECT thread FROM threads)
+UNION ALL SELECT 'credential use', count(*) FROM credential_uses WHERE vault NOT IN (SELECT vault FROM vaults);
 
 -- name: counters_behind
 -- Rows that stand beyond the counter that numbered them.
 SELECT 'the commit sequence of the store', count(*) FROM (
     SELECT seq FROM checkpoints UNION ALL SELECT seq FROM writes UNION ALL SELECT revision FROM threads
+    UNION ALL SELECT revision FROM vaults UNION ALL SELECT use FROM credential_uses
 ) WHERE seq > (SELECT sequence FROM this_store)
 UNION ALL SELECT 'a thread''s revision', count(*) FROM threads t
 JOIN spaces s ON s.thread = t.thread JOIN checkpoints c ON c.space = s.space WHERE c.seq > t.revision;
@@ -536,6 +551,58 @@ WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = ?3 ORDER BY task
 -- Before 3.1 the saver kept no task_path.
 SELECT '', task_id, idx, channel, type, value FROM writes
 WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = ?3 ORDER BY task_id, idx;
+
+-- Credentials
+
+-- name: vault_of_thread
+SELECT v.vault, v.revision, v.keys, v.frame, (SELECT max(u.use) FROM credential_uses u WHERE u.vault = v.vault)
+FROM vaults v WHERE v.thread_id = ?1;
+
+-- name: vaults_page
+SELECT vault, thread_id, keys FROM vaults WHERE vault > ?1 ORDER BY vault LIMIT ?2;
+
+-- name: vault_as_stored
+SELECT v.vault, v.revision, v.keys, v.frame, (SELECT max(u.use) FROM credential_uses u WHERE u.vault = v.vault)
+FROM vaults v WHERE v.vault = ?1;
+
+-- name: set_vault_key
+UPDATE vaults SET keys = ?3 WHERE vault = ?1 AND keys = ?2;
+
+-- name: set_use_as_stored
+UPDATE credential_uses SET frame = ?2 WHERE use = ?1;
+
+-- name: names_of_vaults
+SELECT vault, thread_id FROM vaults;
+
+-- name: rename_vault
+UPDATE vaults SET thread_id = ?2 WHERE vault = ?1;
+
+-- name: vault_owners
+SELECT thread_id FROM vaults ORDER BY thread_id;
+
+-- name: insert_vault
+INSERT INTO vaults (vault, thread_id, revision, keys, frame) VALUES (?1, ?2, ?3, ?4, ?5);
+
+-- name: update_vault
+UPDATE vaults SET revision = ?2, frame = ?3 WHERE vault = ?1;
+
+-- name: insert_use
+INSERT INTO credential_uses (use, vault, frame) VALUES (?1, ?2, ?3);
+
+-- name: uses_of_vault
+SELECT use, frame FROM credential_uses WHERE vault = ?1 ORDER BY use DESC LIMIT ?2;
+
+-- name: drop_uses
+-- All but the newest ?2 records of use.
+DELETE FROM credential_uses WHERE vault = ?1 AND use <= (
+    SELECT use FROM credential_uses WHERE vault = ?1 ORDER BY use DESC LIMIT 1 OFFSET ?2
+);
+
+-- name: delete_uses
+DELETE FROM credential_uses WHERE vault = ?1;
+
+-- name: delete_vault
+DELETE FROM vaults WHERE vault = ?1;
 
 -- Keys: rows as they stand in the file, whatever they are sealed with.
 
