@@ -114,7 +114,7 @@ class WritesRow(NamedTuple):
     frame: bytes
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Body:
     """What a checkpoint's frame holds.
 
@@ -137,7 +137,7 @@ class Body:
     rest: bytes | None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class TaskWrites:
     """What the frame of one put_writes call holds: a task's writes, in order.
 
@@ -151,7 +151,7 @@ class TaskWrites:
     writes: list[tuple[int, str, Ref]]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class History:
     """What a kept checkpoint remembers of its pruned ancestors, per DeltaChannel.
 
