@@ -5,9 +5,8 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -22,19 +21,29 @@ from agent_ckpt.backend import Factory
 from agent_ckpt.carrier import Carrier, config_for, is_a_run, place_of, thread_id_of
 from agent_ckpt.codec.keyring import Keyring
 from agent_ckpt.codec.values import ValueCodec
-from agent_ckpt.core import credentials, delta, flight, manage, read
+from agent_ckpt.core import credentials, flight, manage, read
 from agent_ckpt.core import put as putting
 from agent_ckpt.core import writes as writing
 from agent_ckpt.core.hot import HotCache, HotThread
 from agent_ckpt.core.put import ReplanError, Written
 from agent_ckpt.core.session import Session, busy, overtaken
 from agent_ckpt.errors import SealError, ThreadConflictError, UnavailableError, UsageError
+from agent_ckpt.later import Later
 from agent_ckpt.metadata import metadata_of
 from agent_ckpt.model import Body, Finding, Place, ThreadInfo, VerifyReport
 from agent_ckpt.options import Options
 from agent_ckpt.planning import Planning, Reading
 from agent_ckpt.runs import Runs
 from agent_ckpt.steps import Call, Steps
+
+if TYPE_CHECKING:
+    from agent_ckpt.core import delta
+    from agent_ckpt.core import prune as pruning
+    from agent_ckpt.core import verify as verifying
+else:
+    pruning = Later("agent_ckpt.core.prune")
+    verifying = Later("agent_ckpt.core.verify")
+    delta = Later("agent_ckpt.core.delta")
 
 log = logging.getLogger("agent_ckpt")
 
@@ -43,8 +52,7 @@ Thread = Any
 _PLANS_AT_MOST = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Store:
+class Store(NamedTuple):
     """What the steps of one call need of their saver."""
 
     codec: ValueCodec
@@ -329,8 +337,6 @@ def delete_thread(store: Store, thread: Thread) -> Steps[None]:
 
 
 def delete_for_runs(store: Store, run_ids: Sequence[str]) -> Steps[None]:
-    from agent_ckpt.core import prune as pruning  # here, since a program that only runs its agents never needs it
-
     _no_single_text(run_ids, "run_ids")
     names = [str(run_id) for run_id in run_ids]
     if not names:
@@ -362,8 +368,6 @@ def copy_thread(store: Store, source: Thread, target: Thread, then: Factory[None
 
 
 def prune(store: Store, thread_ids: Sequence[Thread], strategy: str) -> Steps[None]:
-    from agent_ckpt.core import prune as pruning  # as for delete_for_runs
-
     _no_single_text(thread_ids, "thread_ids")
     names = [thread_id_of(thread) for thread in thread_ids]
     if strategy not in ("keep_latest", "delete", "delete_all"):
@@ -378,8 +382,6 @@ def prune(store: Store, thread_ids: Sequence[Thread], strategy: str) -> Steps[No
 
 
 def verify(store: Store) -> Steps[VerifyReport]:
-    from agent_ckpt.core import verify as verifying  # as for delete_for_runs
-
     thread_ids, findings = yield Call(verifying.verify_file)
     codec = store.codec.structure_only()
     checked = [VerifyReport(0, 0, 0, 0, tuple(findings))]

@@ -13,7 +13,7 @@ from agent_ckpt.errors import UnavailableError
 from agent_ckpt.model import Entry, Ref, ThreadRow
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Assembled:
     """What a set of plans became.
 

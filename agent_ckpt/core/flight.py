@@ -8,8 +8,7 @@ already sent the mail would be refused, with its tool call left unanswered.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.core.rows import body_of, checkpoint_row, session_column, thread_row
@@ -25,8 +24,7 @@ _TRIGGERS = ("__start__", "branch:to:")
 _TASKS = "__pregel_tasks"
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(NamedTuple):
     """What decides beside the revision whether a write is let through.
 
     Attributes:

@@ -13,7 +13,7 @@ from agent_ckpt.core.rows import first_blob, shown
 from agent_ckpt.model import Entry, Ref, ThreadRow
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Blobs:
     """Blobs by number; and, for those that could not be loaded, why."""
 

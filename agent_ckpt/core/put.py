@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import frame, heads, ids, rows, tree
@@ -32,8 +32,7 @@ class ReplanError(Exception):
         self.row = row
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """What a plan was made for.
 
     Attributes:
@@ -60,7 +59,7 @@ KEEP = object()
 """In place of a plan: the channel keeps the value that its parent has at the same version."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class PutPlan:
     """A checkpoint ready to be stored.
 
@@ -88,7 +87,7 @@ class PutPlan:
     rules: Rules
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Written:
     """What a write did, for the saver to remember after the commit.
 

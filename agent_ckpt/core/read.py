@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import frame, ids, rows
@@ -22,7 +23,7 @@ PAGE = 32
 FOREVER = (1 << 63) - 1
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Found:
     """A checkpoint as it was read, its values still packed.
 
@@ -44,7 +45,7 @@ class Found:
     fault: CorruptionError | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Restored:
     """What get_tuple read in one snapshot.
 
@@ -115,7 +116,7 @@ def refs_of(one: Found) -> Iterator[Ref]:
     yield from (ref for _, _, ref in one.writes)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Page:
     """A page of a listing.
 
@@ -128,8 +129,7 @@ class Page:
     after: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(NamedTuple):
     """What to list.
 
     Attributes:
@@ -202,7 +202,7 @@ def _page_statement(query: Query, below: int, size: int) -> Statement:
     return Statement("page_of_space", (query.thread_id, query.ns, below, size))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class _Bound:
     """Decides what is older than the checkpoint that `before` names.
 

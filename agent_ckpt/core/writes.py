@@ -21,7 +21,7 @@ Merged = dict[tuple[str, int], tuple[str, str, Ref]]
 """(task_id, index) to (task_path, channel, reference)."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class WritesPlan:
     """The writes of one put_writes call, ready to be stored.
 

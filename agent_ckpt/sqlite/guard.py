@@ -20,17 +20,19 @@ import random
 import stat
 import threading
 import time
-import warnings
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from agent_ckpt.errors import ReadOnlyError, UnavailableError
+from agent_ckpt.later import Later
 from agent_ckpt.sqlite import files, fork
 from agent_ckpt.sqlite.engine import Engine
 
-with warnings.catch_warnings():
-    # Without flock it warns of its own lock objects, which aren't used here; what is missing then is said below.
-    warnings.simplefilter("ignore")
+if TYPE_CHECKING:
     import filelock
+else:
+    # Without flock it warns of its own lock objects, which aren't used here; what is missing then is said below.
+    filelock = Later("filelock", quietly=True)
 
 log = logging.getLogger("agent_ckpt")
 
