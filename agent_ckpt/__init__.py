@@ -16,24 +16,33 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agent_ckpt.codec.gate import Unresolved
+    from agent_ckpt.codec.keyring import Keyring
     from agent_ckpt.codec.registry import register_codec
     from agent_ckpt.errors import (
         BusyError,
         CkptError,
         ClosedError,
         CorruptionError,
+        CredentialConflictError,
         DiskFullError,
         FormatError,
+        KeyMaterialError,
+        KeyServiceError,
+        NotSealedError,
         PoisonedError,
         ReadOnlyError,
+        SealError,
+        SecretError,
         ThreadConflictError,
         UnavailableError,
         UnresolvedTypeError,
         UsageError,
         ValueNotStorableError,
         WalPinnedError,
+        WrongKeyError,
     )
     from agent_ckpt.idempotency import idempotency_key
+    from agent_ckpt.key_work import KeyStatus, Rotation
     from agent_ckpt.leases import Lease
     from agent_ckpt.model import Check, Finding, LeaseInfo, ThreadInfo, VerifyReport, WalPin, WalStatus
     from agent_ckpt.official_file import OfficialFile
@@ -43,6 +52,7 @@ if TYPE_CHECKING:
     from agent_ckpt.saver import AgentSaver
     from agent_ckpt.transfers import TransferProgress, TransferReport, atransfer, transfer
     from agent_ckpt.turns import Turn
+    from agent_ckpt.vault import Credential, CredentialInfo, CredentialUse
 
     __version__: str
 
@@ -51,6 +61,9 @@ _HOMES = {
     "AgentSaver": "saver",
     "Options": "options",
     "Check": "model",
+    "Keyring": "codec.keyring",
+    "KeyStatus": "key_work",
+    "Rotation": "key_work",
     "OfficialFile": "official_file",
     "PortableReport": "portable_ops",
     "TransferProgress": "transfers",
@@ -69,6 +82,10 @@ _HOMES = {
     "CkptError": "errors",
     "ClosedError": "errors",
     "CorruptionError": "errors",
+    "Credential": "vault",
+    "CredentialConflictError": "errors",
+    "CredentialInfo": "vault",
+    "CredentialUse": "vault",
     "DiskFullError": "errors",
     "FormatError": "errors",
     "PoisonedError": "errors",
@@ -80,6 +97,12 @@ _HOMES = {
     "UsageError": "errors",
     "ValueNotStorableError": "errors",
     "WalPinnedError": "errors",
+    "KeyMaterialError": "errors",
+    "KeyServiceError": "errors",
+    "NotSealedError": "errors",
+    "SealError": "errors",
+    "SecretError": "errors",
+    "WrongKeyError": "errors",
     "ainvoke": "retrying",
     "idempotency_key": "idempotency",
     "invoke": "retrying",
@@ -92,16 +115,28 @@ __all__ = [
     "CkptError",
     "ClosedError",
     "CorruptionError",
+    "Credential",
+    "CredentialConflictError",
+    "CredentialInfo",
+    "CredentialUse",
     "DiskFullError",
     "Finding",
     "FormatError",
+    "KeyMaterialError",
+    "KeyServiceError",
+    "KeyStatus",
+    "Keyring",
     "Lease",
     "LeaseInfo",
+    "NotSealedError",
     "OfficialFile",
     "Options",
     "PoisonedError",
     "PortableReport",
     "ReadOnlyError",
+    "Rotation",
+    "SealError",
+    "SecretError",
     "ThreadConflictError",
     "ThreadInfo",
     "TransferProgress",
@@ -116,6 +151,7 @@ __all__ = [
     "WalPin",
     "WalPinnedError",
     "WalStatus",
+    "WrongKeyError",
     "__version__",
     "ainvoke",
     "atransfer",

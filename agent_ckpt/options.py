@@ -26,6 +26,8 @@ class Options:
         compression: `"zstd"` or `"none"`, for what is written from now on; both are always read.
         file_mode: permission bits of a new file.
         cache_bytes: bound, in bytes, of the encoded values kept in memory for hot threads.
+        seal_existing: with a key, seal a plaintext file in place at its first use; False refuses it.
+        seal_thread_ids: with a key, thread ids stand sealed in a new file too. A file keeps what it was made with.
         stale_checkpoint: what happens to a run that names a checkpoint_id which isn't the head (latest
             checkpoint): `"fork"` goes on from there on purpose; `"refuse_resume"` refuses it at a
             checkpoint where an interrupt asked something; `"refuse"` refuses it. Reading is
@@ -47,6 +49,11 @@ class Options:
         aliases: stored class to the class it is now: `{"old.module:Old": New}`, or `"new.module:New"`.
         on_unresolved: what a stored class that isn't there gives: `"raise"` UnresolvedTypeError, or
             `"keep"` an Unresolved value that keeps what is stored.
+        mask_secrets: mask text under keys such as `openai_api_key` or `authorization` before it
+            reaches a checkpoint's metadata; False stores it as it is.
+        mask_keys: further keys to mask, with `*` and `?`; `"!shard_key"` leaves one in clear.
+        plaintext_secrets: what becomes of a `SecretStr` or `SecretBytes` in the state of a store
+            without a key: `"refuse"` it, or `"allow"` it into the file in clear.
     """
 
     create: bool = True
@@ -59,6 +66,8 @@ class Options:
     on_busy: Literal["reject", "preempt"] = "reject"
     busy_ttl_s: float = 3600.0
     queue_size: int = 4096
+    seal_existing: bool = False
+    seal_thread_ids: bool = False
     engine: Literal["sqlite3", "pysqlite3"] = "sqlite3"
     journal: Literal["auto", "wal", "rollback", "litestream"] = "auto"
     wal_autocheckpoint: int = 1000
@@ -66,8 +75,13 @@ class Options:
     allowed_types: Sequence[str | type] = ()
     aliases: Mapping[str, str | type] = dataclasses.field(default_factory=dict)
     on_unresolved: Literal["raise", "keep"] = "raise"
+    mask_secrets: bool = True
+    mask_keys: tuple[str, ...] = ()
+    plaintext_secrets: Literal["refuse", "allow"] = "refuse"
 
     def __post_init__(self) -> None:
+        if isinstance(self.mask_keys, (list, set, frozenset)):
+            object.__setattr__(self, "mask_keys", tuple(self.mask_keys))
         hints = get_type_hints(Options)
         for field in dataclasses.fields(self):
             _check(field.name, getattr(self, field.name), hints[field.name])
@@ -97,6 +111,12 @@ def _check(name: str, value: Any, kind: Any) -> None:
     if get_origin(kind) in (Sequence, Mapping):
         if not isinstance(value, get_origin(kind)) or isinstance(value, str):
             raise UsageError(f"option {name} must be a {get_origin(kind).__name__.lower()}, got {type(value).__name__}")
+        return
+    if get_origin(kind) is tuple:
+        if not isinstance(value, tuple) or not all(isinstance(part, str) and part.strip("!") for part in value):
+            raise UsageError(
+                f"option {name} must be a list of texts that aren't empty, such as ['*_pin', '!shard_key']"
+            )
         return
     accepted = (int, float) if kind is float else (kind,)
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
@@ -143,6 +163,8 @@ def _from_text(text: str, kind: Any) -> Any:
     if get_origin(kind) is Mapping:
         pairs = [part.partition("=") for part in text.split(",") if part.strip()]
         return {old.strip(): new.strip() for old, _, new in pairs}
+    if get_origin(kind) is tuple:
+        return tuple(part.strip() for part in text.split(",") if part.strip())
     if kind is bool:
         words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
         if text.lower() not in words:

@@ -104,7 +104,8 @@ def _stored(
 ) -> Steps[PortableReport]:
     target = thread_id_of(thread_id if thread_id is not None else made.thread_id)
     rules = store.rules(target, None)
-    yield Call(partial(programs.store, made, target, store.options.compression, rules, name), write=True)
+    secret = yield from store.fresh(target, made.secret)
+    yield Call(partial(programs.store, made, target, secret, store.options.compression, rules, name), write=True)
     return _report(made, target, size)
 
 

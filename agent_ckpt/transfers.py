@@ -97,7 +97,7 @@ def transfer(
         CorruptionError: when what was read back isn't what the source gives; the thread was not stored.
     """
     made = _Transfer(source, target, threads, rename, progress)
-    return steps.run(made, made.steps())
+    return steps.run(made, target._sealing.through(made.steps()))
 
 
 async def atransfer(
@@ -110,7 +110,7 @@ async def atransfer(
 ) -> TransferReport:
     """`transfer`, async: the source's async methods are used."""
     made = _Transfer(source, target, threads, rename, progress)
-    return await steps.arun(made, made.steps())
+    return await steps.arun(made, target._sealing.through(made.steps()))
 
 
 class _Pair(NamedTuple):
@@ -226,7 +226,9 @@ class _Transfer:
                 raise bring.exists_already(pair.target_id, "its content is not the source's")
         else:
             rules, method = self._store.rules(pair.target_id, None), self._store.options.compression
-            yield Call(partial(portable.store_equal, made, pair.target_id, method, rules, pair.source_id), write=True)
+            secret = yield from self._store.fresh(pair.target_id, made.secret)
+            storing = partial(portable.store_equal, made, pair.target_id, secret, method, rules, pair.source_id)
+            yield Call(storing, write=True)
         tell("comparing", made.checkpoints, made.checkpoints)
         return made.checkpoints, made.pending_writes
 
@@ -270,7 +272,10 @@ class _Transfer:
                 thread_id=pair.source_id,
             )
         rules = self._store.rules(pair.target_id, None)
-        yield Call(partial(bring.adopt, staged, pair.target_id, self._store.options.compression, rules), write=True)
+        stored = yield Call(partial(manage.find_thread, staged))
+        secret = yield from self._store.fresh(pair.target_id, bytes(stored.secret) if stored is not None else None)
+        method = self._store.options.compression
+        yield Call(partial(bring.adopt, staged, pair.target_id, secret, method, rules), write=True)
         self._store.hot.forget(staged)
         return len(keys), writes
 

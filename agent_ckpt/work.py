@@ -6,7 +6,7 @@ import gc
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -17,7 +17,9 @@ from langgraph.checkpoint.base import (
 )
 
 from agent_ckpt import restore_rules, runs
+from agent_ckpt.backend import Factory
 from agent_ckpt.carrier import Carrier, config_for, is_a_run, place_of, thread_id_of
+from agent_ckpt.codec.keyring import Keyring
 from agent_ckpt.codec.values import ValueCodec
 from agent_ckpt.core import flight, manage, read
 from agent_ckpt.core import put as putting
@@ -25,22 +27,14 @@ from agent_ckpt.core import writes as writing
 from agent_ckpt.core.hot import HotCache, HotThread
 from agent_ckpt.core.put import ReplanError, Written
 from agent_ckpt.core.session import Session, busy, overtaken
-from agent_ckpt.errors import ThreadConflictError, UnavailableError, UsageError
-from agent_ckpt.later import Later
-from agent_ckpt.model import Body, Place, ThreadInfo, VerifyReport
+from agent_ckpt.errors import SealError, ThreadConflictError, UnavailableError, UsageError
+from agent_ckpt.metadata import metadata_of
+from agent_ckpt.model import Body, Finding, Place, ThreadInfo, VerifyReport
 from agent_ckpt.options import Options
 from agent_ckpt.planning import Planning, Reading
 from agent_ckpt.runs import Runs
+from agent_ckpt.seldom import credentials, delta, pruning, verifying
 from agent_ckpt.steps import Call, Steps
-
-if TYPE_CHECKING:
-    from agent_ckpt.core import delta
-    from agent_ckpt.core import prune as pruning
-    from agent_ckpt.core import verify as verifying
-else:
-    pruning = Later("agent_ckpt.core.prune")
-    verifying = Later("agent_ckpt.core.verify")
-    delta = Later("agent_ckpt.core.delta")
 
 log = logging.getLogger("agent_ckpt")
 
@@ -57,6 +51,8 @@ class Store(NamedTuple):
     carrier: Carrier
     runs: Runs
     options: Options
+    fresh: Callable[..., Steps[bytes]]
+    keyring: Keyring | None = None
 
     def rules(self, thread_id: str, session: Session | None) -> flight.Rules:
         """What decides whether a write of a thread is let through."""
@@ -175,9 +171,10 @@ def put(
 ) -> Steps[RunnableConfig]:
     parent = place_of(config)
     session = _writing_session(store, config)
+    stored = metadata_of(config, metadata, store.options)
 
     def plan(planning: Planning) -> Any:
-        made = planning.put(parent, config, checkpoint, metadata, new_versions, session)
+        made = planning.put(parent, config, checkpoint, stored, new_versions, session)
         return lambda: putting.put(made)
 
     yield from write(store, str(parent.thread_id), session, plan)
@@ -231,7 +228,8 @@ def write(store: Store, thread_id: str, session: Session | None, plan: Callable[
         row = yield Call(lambda: manage.find_thread(thread_id))
         hot = store.hot.of(thread_id, row) if row is not None else None
     for _ in range(_PLANS_AT_MOST):
-        planning = Planning(store.codec, hot, store.options.compression, store.rules(thread_id, session))
+        known = hot or (yield from _new_thread(store, thread_id))
+        planning = Planning(store.codec, known, store.options.compression, store.rules(thread_id, session))
         factory = plan(planning)
         try:
             written: Written = yield Call(factory, write=True)
@@ -248,10 +246,18 @@ def write(store: Store, thread_id: str, session: Session | None, plan: Callable[
         if session is not None and written.stored:
             session.wrote = True
         return written
-    raise UnavailableError(
+    raise _replanned(thread_id)
+
+
+def _replanned(thread_id: str) -> UnavailableError:
+    return UnavailableError(
         f"thread {thread_id!r} was pruned or made anew {_PLANS_AT_MOST} times while one write was tried; "
         f"nothing was stored, try again",
     )
+
+
+def _new_thread(store: Store, thread_id: str) -> Steps[HotThread]:
+    return HotThread(0, 0, (yield from store.fresh(thread_id)))
 
 
 def _remember(store: Store, thread_id: str, planning: Planning, written: Written) -> None:
@@ -317,7 +323,7 @@ def threads() -> Steps[list[ThreadInfo]]:
 
 def delete_thread(store: Store, thread: Thread) -> Steps[None]:
     thread_id = thread_id_of(thread)
-    yield Call(lambda: manage.delete_thread(thread_id), write=True)
+    yield Call(lambda: credentials.delete_thread(thread_id), write=True)
     store.hot.forget(thread_id)
 
 
@@ -333,11 +339,23 @@ def delete_for_runs(store: Store, run_ids: Sequence[str]) -> Steps[None]:
         store.hot.forget(thread_id)
 
 
-def copy_thread(store: Store, source: Thread, target: Thread) -> Steps[None]:
+def copy_thread(store: Store, source: Thread, target: Thread, then: Factory[None] | None = None) -> Steps[None]:
+    """Copy a thread; and in the same transaction do what `then` says."""
     source_id, target_id = thread_id_of(source), thread_id_of(target)
     if source_id == target_id:
         raise UsageError(f"copy_thread: source and target are both {source_id!r}")
-    yield Call(lambda: manage.copy_thread(source_id, target_id, store.options.compression), write=True)
+    for _ in range(_PLANS_AT_MOST):
+        source = yield Call(lambda: manage.find_thread(source_id))
+        if source is None:
+            raise manage.not_stored(source_id)
+        secret = yield from store.fresh(target_id, bytes(source.secret))
+        try:
+            copying = partial(manage.copy_thread, source_id, target_id, secret, store.options.compression)
+            yield Call(partial(credentials.one_after_the_other, copying, then), write=True)
+        except ReplanError:
+            continue
+        return
+    raise _replanned(source_id)
 
 
 def prune(store: Store, thread_ids: Sequence[Thread], strategy: str) -> Steps[None]:
@@ -350,7 +368,7 @@ def prune(store: Store, thread_ids: Sequence[Thread], strategy: str) -> Steps[No
             factory = partial(pruning.keep_latest, name, _delta_channels(store), store.options.compression)
             yield Call(factory, write=True)
         else:
-            yield Call(partial(manage.delete_thread, name), write=True)
+            yield Call(partial(credentials.delete_thread, name), write=True)
         store.hot.forget(name)
 
 
@@ -359,7 +377,10 @@ def verify(store: Store) -> Steps[VerifyReport]:
     codec = store.codec.structure_only()
     checked = [VerifyReport(0, 0, 0, 0, tuple(findings))]
     for thread_id in thread_ids:
-        checked.append((yield Call(partial(verifying.verify_thread, thread_id, codec))))
+        try:
+            checked.append((yield Call(partial(verifying.verify_thread, thread_id, codec))))
+        except SealError as exc:
+            checked.append(VerifyReport(1, 0, 0, 0, (Finding("damaged", thread_id, None, None, exc.message),)))
     return VerifyReport(
         sum(part.threads for part in checked),
         sum(part.checkpoints for part in checked),

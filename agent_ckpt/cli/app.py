@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from agent_ckpt.cli import bring, export, render, rollback, show, threads, wal
+from agent_ckpt.cli import bring, credentials, export, keys, render, rollback, show, threads, wal
 from agent_ckpt.errors import CkptError
 
 app = typer.Typer(
@@ -24,6 +24,9 @@ app.add_typer(wal.app, name="wal", short_help="Look at the WAL of a file, or cut
 app.command("rollback", short_help="Make an older checkpoint of a thread the head again.")(rollback.rollback)
 app.command("import", short_help="Bring threads in from a SqliteSaver's file or a portable file.")(bring.bring)
 app.command("export", short_help="Write one thread to a portable file.")(export.export)
+
+app.add_typer(keys.app)
+app.add_typer(credentials.app)
 
 
 def main() -> None:
