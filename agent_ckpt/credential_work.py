@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from agent_ckpt import work
+from agent_ckpt import thread_work
 from agent_ckpt.backend import Factory, Program
 from agent_ckpt.carrier import run_id_of, thread_id_of
 from agent_ckpt.codec import seal, vaults
@@ -116,16 +116,16 @@ def copy_thread(store: Store, source: Thread, target: Thread, credentials: bool)
 
     def attempt(use: Use) -> Steps[bool]:
         there = yield from _use(_keyring(store), Owner(target_id, owner.by), None, use.store_id)
-        yield from work.copy_thread(store, source, target, partial(core.copy, use, there))
+        yield from thread_work.copy_thread(store, source, target, partial(core.copy, use, there))
         return True
 
     if not credentials or not (yield from _using(store, owner, attempt)):
-        yield from work.copy_thread(store, source, target)
+        yield from thread_work.copy_thread(store, source, target)
 
 
 def verify(store: Store) -> Steps[VerifyReport]:
     """Check the whole store, credentials included."""
-    report = yield from work.verify(store)
+    report = yield from thread_work.verify(store)
     findings: list[Finding] = []
     for thread_id in (yield Call(core.owners)):
         details: list[str] | None = ["they are sealed, and the saver has no key"]

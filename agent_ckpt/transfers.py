@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from agent_ckpt import steps, work
+from agent_ckpt import steps, thread_work, work
 from agent_ckpt.backend import Factory
 from agent_ckpt.bringing import plan_bringing
 from agent_ckpt.carrier import thread_id_of
@@ -256,7 +256,7 @@ class _Transfer:
         revision, stored = yield Call(partial(bring.keys_of, staged))
         if stored != keys[: len(stored)]:
             # What an earlier transfer left is of another state of the source, and nobody else can see it.
-            yield from work.delete_thread(self._store, staged)
+            yield from thread_work.delete_thread(self._store, staged)
             revision, stored = 0, []
         for at, key in enumerate(keys[len(stored) :], len(stored) + 1):
             item: Item = yield Call(Ask("read", (pair.source_id, key)))
@@ -265,7 +265,7 @@ class _Transfer:
             tell("copying", at, len(keys))
         writes, differs = yield from self._compare(pair.source_id, staged, keys, tell)
         if differs is not None:
-            yield from work.delete_thread(self._store, staged)
+            yield from thread_work.delete_thread(self._store, staged)
             raise CorruptionError(
                 f"thread {pair.source_id!r} was not transferred: what was read back is not what the source gives "
                 f"({differs}). Nothing of it is left in the target.",
@@ -321,10 +321,10 @@ class _StoreSource:
         self._saver = saver
 
     def listed(self, *_: Any) -> list[tuple[str, None]]:
-        return _newest_first(self._saver._run(work.threads()))
+        return _newest_first(self._saver._run(thread_work.threads()))
 
     async def alisted(self, *_: Any) -> list[tuple[str, None]]:
-        return _newest_first(await self._saver._arun(work.threads()))
+        return _newest_first(await self._saver._arun(thread_work.threads()))
 
     def collect(self, thread_id: str) -> Portable:
         return self._saver._run(_collecting(thread_id))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,8 +17,7 @@ from langgraph.checkpoint.base import (
 )
 
 from agent_ckpt import restore_rules, runs
-from agent_ckpt.backend import Factory
-from agent_ckpt.carrier import Carrier, config_for, is_a_run, place_of, thread_id_of
+from agent_ckpt.carrier import Carrier, config_for, is_a_run, place_of
 from agent_ckpt.codec.keyring import Keyring
 from agent_ckpt.codec.values import ValueCodec
 from agent_ckpt.core import flight, manage, read
@@ -27,20 +26,20 @@ from agent_ckpt.core import writes as writing
 from agent_ckpt.core.hot import HotCache, HotThread
 from agent_ckpt.core.put import ReplanError, Written
 from agent_ckpt.core.session import Session, busy, overtaken
-from agent_ckpt.errors import SealError, ThreadConflictError, UnavailableError, UsageError
+from agent_ckpt.errors import ThreadConflictError, UnavailableError, UsageError
 from agent_ckpt.metadata import metadata_of
-from agent_ckpt.model import Body, Finding, Place, ThreadInfo, VerifyReport
+from agent_ckpt.model import Place
 from agent_ckpt.options import Options
 from agent_ckpt.planning import Planning, Reading
 from agent_ckpt.runs import Runs
-from agent_ckpt.seldom import credentials, delta, pruning, verifying
+from agent_ckpt.seldom import delta
 from agent_ckpt.steps import Call, Steps
 
 log = logging.getLogger("agent_ckpt")
 
 Thread = Any
 """A thread_id (str, int or UUID) or a config that holds one."""
-_PLANS_AT_MOST = 16
+PLANS_AT_MOST = 16
 
 
 class Store(NamedTuple):
@@ -227,7 +226,7 @@ def write(store: Store, thread_id: str, session: Session | None, plan: Callable[
     if hot is None:
         row = yield Call(lambda: manage.find_thread(thread_id))
         hot = store.hot.of(thread_id, row) if row is not None else None
-    for _ in range(_PLANS_AT_MOST):
+    for _ in range(PLANS_AT_MOST):
         known = hot or (yield from _new_thread(store, thread_id))
         planning = Planning(store.codec, known, store.options.compression, store.rules(thread_id, session))
         factory = plan(planning)
@@ -246,12 +245,12 @@ def write(store: Store, thread_id: str, session: Session | None, plan: Callable[
         if session is not None and written.stored:
             session.wrote = True
         return written
-    raise _replanned(thread_id)
+    raise replanned(thread_id)
 
 
-def _replanned(thread_id: str) -> UnavailableError:
+def replanned(thread_id: str) -> UnavailableError:
     return UnavailableError(
-        f"thread {thread_id!r} was pruned or made anew {_PLANS_AT_MOST} times while one write was tried; "
+        f"thread {thread_id!r} was pruned or made anew {PLANS_AT_MOST} times while one write was tried; "
         f"nothing was stored, try again",
     )
 
@@ -306,95 +305,3 @@ def delta_history(
             entry["seed"] = value(trail.seed, channel)
         histories[channel] = entry
     return histories
-
-
-# Threads
-
-
-def exists(thread: Thread) -> Steps[bool]:
-    thread_id = thread_id_of(thread)
-    return (yield Call(lambda: manage.find_thread(thread_id))) is not None
-
-
-def threads() -> Steps[list[ThreadInfo]]:
-    found: list[ThreadInfo] = yield Call(manage.list_threads)
-    return found
-
-
-def delete_thread(store: Store, thread: Thread) -> Steps[None]:
-    thread_id = thread_id_of(thread)
-    yield Call(lambda: credentials.delete_thread(thread_id), write=True)
-    store.hot.forget(thread_id)
-
-
-def delete_for_runs(store: Store, run_ids: Sequence[str]) -> Steps[None]:
-    _no_single_text(run_ids, "run_ids")
-    names = [str(run_id) for run_id in run_ids]
-    if not names:
-        return
-    touched: list[str] = yield Call(
-        lambda: pruning.delete_for_runs(names, _delta_channels(store), store.options.compression), write=True
-    )
-    for thread_id in touched:
-        store.hot.forget(thread_id)
-
-
-def copy_thread(store: Store, source: Thread, target: Thread, then: Factory[None] | None = None) -> Steps[None]:
-    """Copy a thread; and in the same transaction do what `then` says."""
-    source_id, target_id = thread_id_of(source), thread_id_of(target)
-    if source_id == target_id:
-        raise UsageError(f"copy_thread: source and target are both {source_id!r}")
-    for _ in range(_PLANS_AT_MOST):
-        source = yield Call(lambda: manage.find_thread(source_id))
-        if source is None:
-            raise manage.not_stored(source_id)
-        secret = yield from store.fresh(target_id, bytes(source.secret))
-        try:
-            copying = partial(manage.copy_thread, source_id, target_id, secret, store.options.compression)
-            yield Call(partial(credentials.one_after_the_other, copying, then), write=True)
-        except ReplanError:
-            continue
-        return
-    raise _replanned(source_id)
-
-
-def prune(store: Store, thread_ids: Sequence[Thread], strategy: str) -> Steps[None]:
-    _no_single_text(thread_ids, "thread_ids")
-    names = [thread_id_of(thread) for thread in thread_ids]
-    if strategy not in ("keep_latest", "delete", "delete_all"):
-        raise UsageError(f"prune strategy must be 'keep_latest', 'delete' or 'delete_all', got {strategy!r}")
-    for name in names:
-        if strategy == "keep_latest":
-            factory = partial(pruning.keep_latest, name, _delta_channels(store), store.options.compression)
-            yield Call(factory, write=True)
-        else:
-            yield Call(partial(credentials.delete_thread, name), write=True)
-        store.hot.forget(name)
-
-
-def verify(store: Store) -> Steps[VerifyReport]:
-    thread_ids, findings = yield Call(verifying.verify_file)
-    codec = store.codec.structure_only()
-    checked = [VerifyReport(0, 0, 0, 0, tuple(findings))]
-    for thread_id in thread_ids:
-        try:
-            checked.append((yield Call(partial(verifying.verify_thread, thread_id, codec))))
-        except SealError as exc:
-            checked.append(VerifyReport(1, 0, 0, 0, (Finding("damaged", thread_id, None, None, exc.message),)))
-    return VerifyReport(
-        sum(part.threads for part in checked),
-        sum(part.checkpoints for part in checked),
-        sum(part.writes for part in checked),
-        sum(part.blobs for part in checked),
-        tuple(finding for part in checked for finding in part.findings),
-    )
-
-
-def _delta_channels(store: Store) -> Callable[[Body], set[str]]:
-    reading = Reading(store.codec)
-    return lambda body: set(reading.metadata(body).get("counters_since_delta_snapshot") or ())
-
-
-def _no_single_text(given: Any, what: str) -> None:
-    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
-        raise UsageError(f"{what} must be a list of ids, got {type(given).__name__}; put a single one in a list")
