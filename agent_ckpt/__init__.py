@@ -17,15 +17,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from agent_ckpt.codec.gate import Unresolved
     from agent_ckpt.codec.registry import register_codec
+    from agent_ckpt.compat_ops import Guard
     from agent_ckpt.errors import (
         BusyError,
+        CaptureWarning,
         CkptError,
         ClosedError,
         CorruptionError,
         DiskFullError,
         FormatError,
+        MigrationError,
         PoisonedError,
         ReadOnlyError,
+        SchemaChangeError,
+        SchemaChangeWarning,
         ThreadConflictError,
         UnavailableError,
         UnresolvedTypeError,
@@ -34,7 +39,16 @@ if TYPE_CHECKING:
     )
     from agent_ckpt.idempotency import idempotency_key
     from agent_ckpt.leases import Lease
-    from agent_ckpt.model import Finding, LeaseInfo, ThreadInfo, VerifyReport
+    from agent_ckpt.model import (
+        Captured,
+        CheckReport,
+        Finding,
+        LeaseInfo,
+        SchemaChange,
+        ThreadCheck,
+        ThreadInfo,
+        VerifyReport,
+    )
     from agent_ckpt.official_file import OfficialFile
     from agent_ckpt.options import Options
     from agent_ckpt.portable_ops import PortableReport
@@ -62,6 +76,15 @@ _HOMES = {
     "ThreadInfo": "model",
     "VerifyReport": "model",
     "BusyError": "errors",
+    "CaptureWarning": "errors",
+    "Captured": "model",
+    "CheckReport": "model",
+    "Guard": "compat_ops",
+    "MigrationError": "errors",
+    "SchemaChange": "model",
+    "SchemaChangeError": "errors",
+    "SchemaChangeWarning": "errors",
+    "ThreadCheck": "model",
     "CkptError": "errors",
     "ClosedError": "errors",
     "CorruptionError": "errors",
@@ -83,19 +106,28 @@ _HOMES = {
 __all__ = [
     "AgentSaver",
     "BusyError",
+    "CaptureWarning",
+    "Captured",
+    "CheckReport",
     "CkptError",
     "ClosedError",
     "CorruptionError",
     "DiskFullError",
     "Finding",
     "FormatError",
+    "Guard",
     "Lease",
     "LeaseInfo",
+    "MigrationError",
     "OfficialFile",
     "Options",
     "PoisonedError",
     "PortableReport",
     "ReadOnlyError",
+    "SchemaChange",
+    "SchemaChangeError",
+    "SchemaChangeWarning",
+    "ThreadCheck",
     "ThreadConflictError",
     "ThreadInfo",
     "TransferProgress",

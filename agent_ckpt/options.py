@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -39,6 +39,13 @@ class Options:
         aliases: stored class to the class it is now: `{"old.module:Old": New}`, or `"new.module:New"`.
         on_unresolved: what a stored class that isn't there gives: `"raise"` UnresolvedTypeError, or
             `"keep"` an Unresolved value that keeps what is stored.
+        on_schema_change: what happens at a restore where the graph lacks a channel, or the process a
+            class, that is stored: `"warn"` with SchemaChangeWarning, once for each change; `"raise"`
+            SchemaChangeError before a node runs; or `"ignore"`.
+        state_version: the version, from 1, of the state that this program's graph expects; 0: not used.
+        migrations: a version to the function that brings the channel values of that version to the next.
+        capture: what is kept with each checkpoint beside the channels: `"random"`, `"numpy"`,
+            `"env:NAME"`, `"env:*"`, or functions (docs/changes.md).
     """
 
     create: bool = True
@@ -54,6 +61,10 @@ class Options:
     allowed_types: Sequence[str | type] = ()
     aliases: Mapping[str, str | type] = dataclasses.field(default_factory=dict)
     on_unresolved: Literal["raise", "keep"] = "raise"
+    on_schema_change: Literal["ignore", "warn", "raise"] = "warn"
+    state_version: int = 0
+    migrations: Mapping[int, Callable[..., Any]] = dataclasses.field(default_factory=dict)
+    capture: Sequence[str | Callable[..., Any]] = ()
 
     def __post_init__(self) -> None:
         hints = get_type_hints(Options)
@@ -62,12 +73,24 @@ class Options:
         for name in ("busy_timeout_s", "busy_ttl_s", "cache_bytes"):
             if not 0 <= getattr(self, name) <= _LARGEST:
                 raise UsageError(f"option {name} must be a number from 0 to {_LARGEST}, got {getattr(self, name)!r}")
+        _check_migrations(self.state_version, self.migrations)
         if self.queue_size < 1:
             raise UsageError(f"option queue_size must be at least 1, got {self.queue_size}")
         if self.file_mode & ~0o777 or not self.file_mode & 0o600 == 0o600:
             raise UsageError(
                 f"option file_mode must be permission bits that let the owner read and write, "
                 f"such as 0o600; got {oct(self.file_mode)}"
+            )
+
+
+def _check_migrations(state_version: int, migrations: Mapping[int, Any]) -> None:
+    if state_version < 0:
+        raise UsageError(f"option state_version must be a number from 1, or 0 for none; got {state_version}")
+    for number, function in migrations.items():
+        if type(number) is not int or not 1 <= number < max(state_version, 1) or not callable(function):
+            raise UsageError(
+                f"option migrations holds {number!r}: give a function for each version below state_version "
+                f"({state_version}), such as state_version=3, migrations={{1: to_2, 2: to_3}}"
             )
 
 

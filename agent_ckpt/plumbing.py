@@ -14,6 +14,7 @@ from agent_ckpt.codec.gate import Gate
 from agent_ckpt.codec.values import ValueCodec
 from agent_ckpt.core.hot import HotCache
 from agent_ckpt.options import Options
+from agent_ckpt.running_code import RunningCode
 from agent_ckpt.runs import Runs
 from agent_ckpt.sqlite import SqliteBackend
 from agent_ckpt.work import Store
@@ -29,6 +30,7 @@ class Plumbing:
     _hot: HotCache
     _carrier: Carrier
     _runs: Runs
+    _code: RunningCode
     _made: tuple[SerializerProtocol, Store] | None = None
 
     @property
@@ -37,7 +39,7 @@ class Plumbing:
         made = self._made
         if made is None or made[0] is not self.serde:
             codec = ValueCodec(self.serde, self._gate)
-            store = Store(codec, self._hot, self._carrier, self._runs, self._options)
+            store = Store(codec, self._hot, self._carrier, self._runs, self._options, self._code)
             made = self._made = (self.serde, store)
         return made[1]
 

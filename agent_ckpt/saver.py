@@ -22,11 +22,13 @@ from agent_ckpt import options as opts
 from agent_ckpt import work
 from agent_ckpt.carrier import Carrier
 from agent_ckpt.codec.gate import Gate
+from agent_ckpt.compat_ops import CompatOps
 from agent_ckpt.core.hot import HotCache
 from agent_ckpt.errors import UsageError
 from agent_ckpt.leases import LeaseOps
 from agent_ckpt.listing import Listing, OnDamage
 from agent_ckpt.portable_ops import PortableOps
+from agent_ckpt.running_code import RunningCode
 from agent_ckpt.runs import Runs
 from agent_ckpt.sqlite import SqliteBackend
 from agent_ckpt.thread_ops import ThreadOps
@@ -36,7 +38,7 @@ from agent_ckpt.turns import TurnOps
 _URL_VARIABLE = "AGENT_CKPT_URL"
 
 
-class AgentSaver(ThreadOps, PortableOps, TimelineOps, LeaseOps, TurnOps, BaseCheckpointSaver[Any]):
+class AgentSaver(ThreadOps, PortableOps, TimelineOps, CompatOps, LeaseOps, TurnOps, BaseCheckpointSaver[Any]):
     """A LangGraph checkpointer on one SQLite file in WAL mode, for sync and async use.
 
     One object serves every OS thread and every event loop; it may be built at import time or
@@ -66,6 +68,7 @@ class AgentSaver(ThreadOps, PortableOps, TimelineOps, LeaseOps, TurnOps, BaseChe
         self._hot = HotCache(self._options.cache_bytes)
         self._carrier = Carrier(id(self._backend))
         self._runs = Runs(self._backend.board, self._options.busy_ttl_s)
+        self._code = RunningCode(self._options)
 
     @classmethod
     def from_conn_string(cls, conn_string: str | os.PathLike[str], **options: Any) -> AgentSaver:
@@ -254,4 +257,5 @@ class AgentSaver(ThreadOps, PortableOps, TimelineOps, LeaseOps, TurnOps, BaseChe
 
     def get_next_version(self, current: Any, channel: None = None) -> Any:  # noqa: ARG002
         """The next channel_version: 1, 2, ...; in a thread that came from another saver, in its style."""
+        self._code.captures.note()
         return work.next_version(current)

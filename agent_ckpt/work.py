@@ -18,7 +18,7 @@ from langgraph.checkpoint.base import (
 )
 
 from agent_ckpt import restore_rules, runs
-from agent_ckpt.carrier import Carrier, config_for, is_a_run, place_of, thread_id_of
+from agent_ckpt.carrier import Carrier, config_for, is_a_run, is_filled_in, place_of, thread_id_of
 from agent_ckpt.codec.values import ValueCodec
 from agent_ckpt.core import delta, flight, manage, read
 from agent_ckpt.core import put as putting
@@ -30,6 +30,7 @@ from agent_ckpt.errors import ThreadConflictError, UnavailableError, UsageError
 from agent_ckpt.model import Body, Place, ThreadInfo, VerifyReport
 from agent_ckpt.options import Options
 from agent_ckpt.planning import Planning, Reading
+from agent_ckpt.running_code import RunningCode
 from agent_ckpt.runs import Runs
 from agent_ckpt.steps import Call, Steps
 
@@ -49,6 +50,7 @@ class Store:
     carrier: Carrier
     runs: Runs
     options: Options
+    code: RunningCode
 
     def rules(self, thread_id: str, session: Session | None) -> flight.Rules:
         """What decides whether a write of a thread is let through."""
@@ -76,11 +78,17 @@ def get_tuple(store: Store, config: RunnableConfig) -> Steps[CheckpointTuple | N
     store.carrier.plant(config, session)
     if restored.found is None or restored.thread is None:
         return None
-    reading = Reading(store.codec)
+    kept: dict[str, str] = {}
+    reading = Reading(store.codec, kept)
     hot = store.hot.of(place.thread_id, restored.thread)
     hot.learn_later(partial(reading.learn, restored.found, hot))
     store.hot.keep(place.thread_id, hot)
-    return reading.checkpoint_tuple(restored.found, session)
+    found = store.code.migrations.apply(reading.checkpoint_tuple(restored.found, session))
+    if kept:
+        store.code.watch.unresolved(found, kept)
+    if store.code.watch.looks and is_filled_in(config):
+        store.code.watch.restored(found, runs.loop_around())
+    return found
 
 
 def _begin(
@@ -163,8 +171,12 @@ def put(
     parent = place_of(config)
     session = _writing_session(store, config)
 
+    stamped, captured = store.code.migrations.stamped(metadata), store.code.captures.take()
+    versions = store.code.environment
+
     def plan(planning: Planning) -> Any:
-        made = planning.put(parent, config, checkpoint, metadata, new_versions, session)
+        writer = (versions.number, versions.content)
+        made = planning.put(parent, config, checkpoint, stamped, new_versions, session, writer, captured)
         return lambda: putting.put(made)
 
     yield from write(store, str(parent.thread_id), session, plan)
@@ -242,6 +254,8 @@ def write(store: Store, thread_id: str, session: Session | None, plan: Callable[
 
 
 def _remember(store: Store, thread_id: str, planning: Planning, written: Written) -> None:
+    if written.environment is not None:
+        store.code.environment.number = written.environment
     if written.assembled is None:
         return
     hot: HotThread = planning.hot

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from agent_ckpt.cli import bring, export, render, rollback, show, threads
+from agent_ckpt.cli import bring, check, export, render, rollback, show, threads
 from agent_ckpt.errors import CkptError
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
 )
 app.command("threads", short_help="List the threads of a file.")(threads.threads)
 app.command("show", short_help="Show one thread: its head, history and what is next.")(show.show)
+app.command("check", short_help="Check whether a graph can go on from every thread of a file.")(check.check)
 app.command("rollback", short_help="Make an older checkpoint of a thread the head again.")(rollback.rollback)
 app.command("import", short_help="Bring threads in from a SqliteSaver's file or a portable file.")(bring.bring)
 app.command("export", short_help="Write one thread to a portable file.")(export.export)
