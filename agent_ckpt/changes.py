@@ -40,7 +40,8 @@ class View:
     def of(graph: Any) -> View | None:
         """The view of a compiled graph, or of the loop that runs one; None where it has none."""
         nodes = getattr(graph, "nodes", None)
-        channels = getattr(graph, "channels", None) or getattr(graph, "specs", None)
+        # A graph that isn't compiled has both too, without the triggers.
+        channels = getattr(graph, "channels" if hasattr(graph, "invoke") else "specs", None)
         return View(nodes, channels) if isinstance(nodes, Mapping) and isinstance(channels, Mapping) else None
 
 
@@ -215,10 +216,11 @@ class Watch:
 def refusal(found: CheckpointTuple, changes: list[SchemaChange]) -> SchemaChangeError:
     """The error of a run that may not go on."""
     place = found.config["configurable"]
+    stored = "No node of it has run" if place["checkpoint_ns"] else "No node has run and nothing was stored"
     return SchemaChangeError(
         f"the graph can't go on from checkpoint {place['checkpoint_id']!r} in namespace {place['checkpoint_ns']!r} of "
-        f"thread {str(place['thread_id'])!r}: {'; '.join(change.detail for change in changes)}. No node has run and "
-        f"nothing was stored. What to do: give the graph what is gone (a node of the old name may hand over to the "
+        f"thread {str(place['thread_id'])!r}: {'; '.join(change.detail for change in changes)}. {stored}. "
+        f"What to do: give the graph what is gone (a node of the old name may hand over to the "
         f"new one), migrate the state (state_version, migrations), go on elsewhere with "
         f"graph.update_state(config, values, as_node=...), or roll the thread back with saver.rollback(config).",
         thread_id=str(place["thread_id"]),
