@@ -113,7 +113,7 @@ class Captures:
             except Exception as exc:
                 _on_its_way.set(_Taken(self, {}, exc))
 
-    def take(self) -> Mapping[str, Any]:
+    def take(self, checkpoint_id: str) -> Mapping[str, Any]:
         """What to store with a checkpoint: the capture noted for it, else that of this moment.
 
         Raises:
@@ -126,6 +126,8 @@ class Captures:
             noted.used = True
             if noted.failure is not None:
                 raise self._failed(noted.failure) from noted.failure
+            if "random" in noted.values:
+                return {**noted.values, "random": _after_id(noted.values["random"], checkpoint_id)}
             return noted.values
         try:
             return self._now()
@@ -185,6 +187,17 @@ class Captures:
         except (TypeError, ValueError, IndexError, KeyError) as exc:
             raise UsageError(f"the stored state of capture {name!r} is refused ({type(exc).__name__})") from exc
         return True
+
+
+def _after_id(state: Any, checkpoint_id: str) -> Any:
+    """The state of `random` after LangGraph drew a checkpoint's id from it, as it does between note and put.
+
+    The last 48 bits of such an id are the number drawn; of any other id they aren't, and nothing was drawn.
+    """
+    generator = random.Random()
+    generator.setstate(state)
+    drawn = generator.getrandbits(48)
+    return generator.getstate() if checkpoint_id.replace("-", "").endswith(f"{drawn:012x}") else state
 
 
 def _numpy() -> Any:

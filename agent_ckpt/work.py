@@ -171,7 +171,7 @@ def put(
     parent = place_of(config)
     session = _writing_session(store, config)
 
-    stamped, captured = store.code.migrations.stamped(metadata), store.code.captures.take()
+    stamped, captured = store.code.migrations.stamped(metadata), store.code.captures.take(str(checkpoint.get("id")))
     versions = store.code.environment
 
     def plan(planning: Planning) -> Any:
