@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agent_ckpt.codec.gate import Unresolved
+    from agent_ckpt.codec.keyring import Keyring
     from agent_ckpt.codec.registry import register_codec
     from agent_ckpt.compat_ops import Guard
     from agent_ckpt.errors import (
@@ -24,23 +25,33 @@ if TYPE_CHECKING:
         CkptError,
         ClosedError,
         CorruptionError,
+        CredentialConflictError,
         DiskFullError,
         FormatError,
+        KeyMaterialError,
+        KeyServiceError,
         MigrationError,
+        NotSealedError,
         PoisonedError,
         ReadOnlyError,
         SchemaChangeError,
         SchemaChangeWarning,
+        SealError,
+        SecretError,
         ThreadConflictError,
         UnavailableError,
         UnresolvedTypeError,
         UsageError,
         ValueNotStorableError,
+        WalPinnedError,
+        WrongKeyError,
     )
     from agent_ckpt.idempotency import idempotency_key
+    from agent_ckpt.key_work import KeyStatus, Rotation
     from agent_ckpt.leases import Lease
     from agent_ckpt.model import (
         Captured,
+        Check,
         CheckReport,
         Finding,
         LeaseInfo,
@@ -48,6 +59,8 @@ if TYPE_CHECKING:
         ThreadCheck,
         ThreadInfo,
         VerifyReport,
+        WalPin,
+        WalStatus,
     )
     from agent_ckpt.official_file import OfficialFile
     from agent_ckpt.options import Options
@@ -56,6 +69,7 @@ if TYPE_CHECKING:
     from agent_ckpt.saver import AgentSaver
     from agent_ckpt.transfers import TransferProgress, TransferReport, atransfer, transfer
     from agent_ckpt.turns import Turn
+    from agent_ckpt.vault import Credential, CredentialInfo, CredentialUse
 
     __version__: str
 
@@ -63,6 +77,10 @@ _HOMES = {
     "register_codec": "codec.registry",
     "AgentSaver": "saver",
     "Options": "options",
+    "Check": "model",
+    "Keyring": "codec.keyring",
+    "KeyStatus": "key_work",
+    "Rotation": "key_work",
     "OfficialFile": "official_file",
     "PortableReport": "portable_ops",
     "TransferProgress": "transfers",
@@ -75,6 +93,8 @@ _HOMES = {
     "Turn": "turns",
     "ThreadInfo": "model",
     "VerifyReport": "model",
+    "WalPin": "model",
+    "WalStatus": "model",
     "BusyError": "errors",
     "CaptureWarning": "errors",
     "Captured": "model",
@@ -88,6 +108,10 @@ _HOMES = {
     "CkptError": "errors",
     "ClosedError": "errors",
     "CorruptionError": "errors",
+    "Credential": "vault",
+    "CredentialConflictError": "errors",
+    "CredentialInfo": "vault",
+    "CredentialUse": "vault",
     "DiskFullError": "errors",
     "FormatError": "errors",
     "PoisonedError": "errors",
@@ -98,6 +122,13 @@ _HOMES = {
     "UnavailableError": "errors",
     "UsageError": "errors",
     "ValueNotStorableError": "errors",
+    "WalPinnedError": "errors",
+    "KeyMaterialError": "errors",
+    "KeyServiceError": "errors",
+    "NotSealedError": "errors",
+    "SealError": "errors",
+    "SecretError": "errors",
+    "WrongKeyError": "errors",
     "ainvoke": "retrying",
     "idempotency_key": "idempotency",
     "invoke": "retrying",
@@ -108,25 +139,38 @@ __all__ = [
     "BusyError",
     "CaptureWarning",
     "Captured",
+    "Check",
     "CheckReport",
     "CkptError",
     "ClosedError",
     "CorruptionError",
+    "Credential",
+    "CredentialConflictError",
+    "CredentialInfo",
+    "CredentialUse",
     "DiskFullError",
     "Finding",
     "FormatError",
     "Guard",
+    "KeyMaterialError",
+    "KeyServiceError",
+    "KeyStatus",
+    "Keyring",
     "Lease",
     "LeaseInfo",
     "MigrationError",
+    "NotSealedError",
     "OfficialFile",
     "Options",
     "PoisonedError",
     "PortableReport",
     "ReadOnlyError",
+    "Rotation",
     "SchemaChange",
     "SchemaChangeError",
     "SchemaChangeWarning",
+    "SealError",
+    "SecretError",
     "ThreadCheck",
     "ThreadConflictError",
     "ThreadInfo",
@@ -139,6 +183,10 @@ __all__ = [
     "UsageError",
     "ValueNotStorableError",
     "VerifyReport",
+    "WalPin",
+    "WalPinnedError",
+    "WalStatus",
+    "WrongKeyError",
     "__version__",
     "ainvoke",
     "atransfer",

@@ -16,29 +16,25 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
+from agent_ckpt import metadata
 from agent_ckpt.errors import UsageError, ValueNotStorableError
 
 _ENV = "env:"
 _CALL = "call:"
 _ALL = "env:*"
 
-_SECRET_WORDS = frozenset(
-    "api_keys apikey apikeys auth auth_header authorization bearer cookie cookies credential credentials dsn jwt key "
-    "pass passphrase passwd password passwords private_keys proxy_authorization pwd secret secrets session_cookie "
-    "set_cookie token tokens accesstoken authtoken refreshtoken clientsecret privatekey secretkey".split()
-)
-_SECRET_PARTS = frozenset(
-    ("secret", "password", "passwd", "passphrase", "token", "credential", "credentials", "apikey")
-)
-_SECRET_ENDINGS = ("_key", "_keys", "_pass", "_pwd", "_auth", "_cookie", "_dsn", "_jwt")
+_SECRET_PARTS = frozenset("secret password passwd passphrase pass token key credential credentials auth dsn".split())
+"""Words that make a secret of a variable wherever they stand in its name: the whole environment is searched."""
 _USER_IN_URL = re.compile(r"://[^/\s@]*:[^/\s@]*@")
 
 
-def is_secret(name: str, value: str | None = None) -> bool:
-    """Whether an environment variable looks like a secret: by its name, or as a URL with a password in it."""
-    plain = name.lower().strip("_")
-    parts = set(plain.split("_"))
-    by_name = plain in _SECRET_WORDS or plain.endswith(_SECRET_ENDINGS) or bool(parts & _SECRET_PARTS)
+def is_secret(name: str, value: str | None = None, patterns: tuple[str, ...] = ()) -> bool:
+    """Whether an environment variable looks like a secret: by its name, or as a URL with a password in it.
+
+    Args:
+        patterns: the option `mask_keys`.
+    """
+    by_name = metadata.is_secret(name, patterns) or bool(_SECRET_PARTS & set(name.lower().split("_")))
     return by_name or (value is not None and _USER_IN_URL.search(value) is not None)
 
 
@@ -61,13 +57,16 @@ class Captures:
     Args:
         declared: the option `capture`.
         sealed: whether the store has a key, so that secrets may be kept.
+        patterns: the option `mask_keys`.
 
     Raises:
         UsageError: for a capture that isn't known or can't be kept.
     """
 
-    def __init__(self, declared: Sequence[str | Callable[..., Any]], sealed: bool = False) -> None:
-        self._sealed = sealed
+    def __init__(
+        self, declared: Sequence[str | Callable[..., Any]], sealed: bool = False, patterns: tuple[str, ...] = ()
+    ) -> None:
+        self._sealed, self._patterns = sealed, patterns
         self._calls: dict[str, Callable[..., Any]] = {}
         self.names: tuple[str, ...] = ()
         for one in declared:
@@ -95,7 +94,8 @@ class Captures:
         elif name == "torch":
             raise UsageError("option capture knows no 'torch': docs/changes.md has the function to give in its place")
         elif name.startswith(_ENV) and len(name) > len(_ENV):
-            if not self._sealed and is_secret(name[len(_ENV) :], os.environ.get(name[len(_ENV) :])):
+            variable = name[len(_ENV) :]
+            if not self._sealed and is_secret(variable, os.environ.get(variable), self._patterns):
                 raise UsageError(
                     f"option capture: {name} looks like a secret, and this store has no key, so it would stand in the "
                     f"file in clear; open the store with a key, or leave it out"
@@ -150,7 +150,9 @@ class Captures:
         if name == "numpy":
             return _numpy().get_state()
         if name == _ALL:
-            return {key: value for key, value in sorted(os.environ.items()) if not is_secret(key, value)}
+            return {
+                key: value for key, value in sorted(os.environ.items()) if not is_secret(key, value, self._patterns)
+            }
         if name.startswith(_ENV):
             value = os.environ.get(name[len(_ENV) :])
             if not self._sealed and is_secret("", value):

@@ -5,12 +5,20 @@
     │   ├── ValueNotStorableError        a value that no codec can keep faithfully
     │   └── ClosedError                  the saver was closed
     ├── ThreadConflictError (RuntimeError)  another session wrote the thread first
+    ├── CredentialConflictError (RuntimeError)  another worker set the credential first
     ├── UnavailableError                 busy, full, read-only; a later call can pass
     │   ├── BusyError                    a lock was held longer than `busy_timeout_s`
+    │   │   └── WalPinnedError           a reader keeps the WAL from being cut
     │   ├── DiskFullError                no space left for the write
     │   └── ReadOnlyError                the file or its folder can't be written
     ├── CorruptionError                  stored bytes are not what was stored
     ├── FormatError                      not our file, or a newer format
+    ├── SecretError                      keys, and what is sealed with them
+    │   ├── KeyMaterialError (UsageError)   a key that is missing, too short or no random key
+    │   ├── WrongKeyError                the file is sealed, and its key isn't among those given
+    │   ├── NotSealedError (UsageError)  a key was given, and the file is plaintext
+    │   ├── KeyServiceError (UnavailableError)  a key service is slow, down or answers wrongly
+    │   └── SealError (CorruptionError)  a row is plaintext, altered, moved or from an older copy
     ├── UnresolvedTypeError              a stored value whose class or codec isn't there
     ├── SchemaChangeError                the graph can't go on from what an older one stored
     ├── MigrationError                   a stored state can't be brought to `state_version`
@@ -25,6 +33,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 Retry = Literal["never", "same_call", "after_reading", "after_wait"]
+SealReason = Literal["plaintext", "altered", "replayed", "unknown_key"]
 ConflictReason = Literal["stale", "busy", "deleted", "leased", "lease_lost", "expected_revision"]
 
 
@@ -112,6 +121,24 @@ class ThreadConflictError(CkptError, RuntimeError):
     fence: int | None = None
 
 
+class CredentialConflictError(CkptError, RuntimeError):
+    """A credential was not changed: it isn't at the revision that `if_revision` names.
+
+    Attributes:
+        thread_id, name: whose, and which.
+        expected: the revision that the call named; 0: that it isn't set.
+        found: the revision that it has; 0: it isn't set.
+    """
+
+    retry = "after_reading"
+    exit_code = 3
+
+    thread_id: str
+    name: str
+    expected: int
+    found: int
+
+
 class UnavailableError(CkptError):
     """The store can't do this now; the old head is intact and a later call can pass."""
 
@@ -129,6 +156,22 @@ class BusyError(UnavailableError):
 
     waited_s: float
     path: str
+
+
+class WalPinnedError(BusyError):
+    """The WAL could not be cut: a read transaction, or a writer that isn't ours, was in the way.
+
+    Attributes:
+        bytes: size of the -wal file.
+        pages_left: pages in it that are not in the database file yet.
+        pids: the processes that read the database, where the system tells.
+    """
+
+    exit_code = 8
+
+    bytes: int
+    pages_left: int
+    pids: tuple[int, ...]
 
 
 class DiskFullError(UnavailableError):
@@ -233,3 +276,68 @@ class PoisonedError(CkptError):
     exit_code = 7
 
     path: str
+
+
+class SecretError(CkptError):
+    """Base of all errors about keys and what is sealed. None of them holds a key or a sealed value."""
+
+    exit_code = 9
+
+
+class KeyMaterialError(SecretError, UsageError):
+    """A key that can't be used: missing, of the wrong length, or not random. Nothing was opened."""
+
+    exit_code = 9
+
+
+class WrongKeyError(SecretError):
+    """The file is sealed, and none of the keys given is the one that it needs. Nothing was read.
+
+    Attributes:
+        needed: the id of the key that is needed.
+        given: the ids of the keys that were given.
+    """
+
+    needed: str
+    given: tuple[str, ...]
+
+
+class NotSealedError(SecretError, UsageError):
+    """A key was given, and the file holds plaintext. Nothing was read.
+
+    Attributes:
+        path: the database file.
+    """
+
+    exit_code = 9
+
+    path: str
+
+
+class KeyServiceError(SecretError, UnavailableError):
+    """A key service (KMS) failed, took too long or gave a wrong answer; nothing was read or stored.
+
+    Attributes:
+        operation: `"wrap"` or `"unwrap"`.
+        key_id: the id of the key that it was asked for; empty for `"wrap"`.
+    """
+
+    exit_code = 9
+
+    operation: str
+    key_id: str
+
+
+class SealError(SecretError, CorruptionError):
+    """A row of a sealed file isn't what was sealed there.
+
+    Attributes:
+        reason: `"plaintext"` (it isn't sealed), `"altered"` (a bit changed, or it comes from another
+            thread, namespace, checkpoint, channel or position), `"replayed"` (the thread's newest
+            rows are gone, or older ones are back) or `"unknown_key"` (sealed under a key that isn't
+            among those given).
+    """
+
+    exit_code = 9
+
+    reason: SealReason

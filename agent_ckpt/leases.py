@@ -11,15 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from agent_ckpt.carrier import SessionThreadId, thread_id_of
-from agent_ckpt.core import lease as leasing
 from agent_ckpt.errors import CkptError, UsageError
+from agent_ckpt.later import Later
 from agent_ckpt.model import LeaseInfo, LeaseRow
 from agent_ckpt.plumbing import Plumbing
 from agent_ckpt.steps import Call, Pause, Steps
 from agent_ckpt.work import Store, Thread
+
+if TYPE_CHECKING:
+    from agent_ckpt.core import lease as leasing
+else:
+    leasing = Later("agent_ckpt.core.lease")
 
 log = logging.getLogger("agent_ckpt")
 

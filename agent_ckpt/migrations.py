@@ -28,7 +28,7 @@ class Migrations:
         self._current = state_version
         self._steps = {number: (step, _takes_namespace(step)) for number, step in steps.items()}
 
-    def stamped(self, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    def stamped(self, metadata: dict[str, Any]) -> dict[str, Any]:
         """The metadata to store, with the state version where there is one."""
         return {**metadata, STATE_VERSION: self._current} if self._current else metadata
 

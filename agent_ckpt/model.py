@@ -3,11 +3,47 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 Ref = None | int | bytes | str | list[Any]
 """How a stored structure points at a value: None (no value), a blob's number, an inline body, a
 dict's key inside a group, or a composite `[kind, count, check, refs]` (codec/tree.py)."""
+
+
+class Sealer(Protocol):
+    """What seals and opens the frames of one thread (codec/seal.py)."""
+
+    def seal(self, header: bytes, payload: bytes, coordinates: Any) -> bytes: ...
+
+    def open(self, header: bytes, sealed: bytes, coordinates: Any) -> bytes: ...
+
+    def hide(self, addresses: bytes) -> bytes: ...
+
+    def show(self, marks: bytes) -> bytes: ...
+
+
+class Secret(bytes):
+    """The secret of a sealed thread: the key of its addresses, and with it what seals its frames.
+
+    A thread that isn't sealed has plain bytes in its place.
+
+    Attributes:
+        cipher: seals and opens the thread's frames.
+        envelope: the wrapped keys, as they stand in the thread's row.
+    """
+
+    cipher: Sealer
+    envelope: bytes
+
+    def __new__(cls, address_key: bytes, cipher: Sealer, envelope: bytes) -> Secret:
+        made = super().__new__(cls, address_key)
+        made.cipher, made.envelope = cipher, envelope
+        return made
+
+    def __repr__(self) -> str:
+        return "Secret(...)"
+
+    __str__ = __repr__
 
 
 class Entry:
@@ -47,7 +83,8 @@ class ThreadRow(NamedTuple):
         session: id of the session that wrote it, or None.
         next_blob: the next free blob number.
         collected: rises whenever blobs were dropped, so that numbers known in memory are void.
-        secret: the key of the thread's addresses.
+        secret: the key of the thread's addresses; of a sealed thread, a Secret.
+        heads: of a sealed thread, what its sealed head says (codec/heads.py); else None.
     """
 
     thread: int
@@ -56,6 +93,7 @@ class ThreadRow(NamedTuple):
     next_blob: int
     collected: int
     secret: bytes
+    heads: Any = None
 
 
 class Holder(NamedTuple):
@@ -95,7 +133,7 @@ class LeaseRow(NamedTuple):
 
 
 class CheckpointRow(NamedTuple):
-    """A checkpoint's row as it was read."""
+    """A checkpoint's row as it was read, and its thread's secret."""
 
     seq: int
     place: Place
@@ -103,18 +141,20 @@ class CheckpointRow(NamedTuple):
     run_id: str | None
     frame: bytes
     history: bytes | None
+    secret: bytes
 
 
 class WritesRow(NamedTuple):
-    """The row of one put_writes call."""
+    """The row of one put_writes call, and its thread's secret."""
 
     seq: int
     place: Place
     run_id: str | None
     frame: bytes
+    secret: bytes
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Body:
     """What a checkpoint's frame holds.
 
@@ -137,7 +177,7 @@ class Body:
     rest: bytes | None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class TaskWrites:
     """What the frame of one put_writes call holds: a task's writes, in order.
 
@@ -151,7 +191,7 @@ class TaskWrites:
     writes: list[tuple[int, str, Ref]]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class History:
     """What a kept checkpoint remembers of its pruned ancestors, per DeltaChannel.
 
@@ -334,3 +374,53 @@ class VerifyReport:
 
     def __bool__(self) -> bool:
         return not self.findings
+
+
+@dataclass(frozen=True, slots=True)
+class WalPin:
+    """A process with a read transaction, which keeps the WAL from being cut.
+
+    Attributes:
+        pid: its process id.
+        command: its name, "this one" for the caller's own process, "" where it can't be told.
+    """
+
+    pid: int
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class WalStatus:
+    """The WAL of a database.
+
+    Attributes:
+        journal: "wal"; "litestream" (WAL mode, folded by Litestream); "rollback" or "memory", which have no WAL.
+        bytes: size of the -wal file.
+        pages: pages in it; those of an older content that is still to be written over aren't counted.
+        pages_left: those of them that are not in the database file yet.
+        pinned_by: the processes that read the database now, where the system tells (Linux).
+        pinned_for_s: for how many seconds, at least, readers have kept this saver from cutting the WAL; None if
+            they don't, or if it has not tried.
+    """
+
+    journal: str
+    bytes: int
+    pages: int
+    pages_left: int
+    pinned_by: tuple[WalPin, ...] = ()
+    pinned_for_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of what `doctor` found.
+
+    Attributes:
+        name: what was looked at, such as "engine".
+        state: "ok"; "note", which is good to know; "wrong", which should be changed.
+        text: what was found, and what to do about it.
+    """
+
+    name: str
+    state: str
+    text: str

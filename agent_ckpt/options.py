@@ -11,6 +11,7 @@ from agent_ckpt.errors import UsageError
 
 ENV_PREFIX = "AGENT_CKPT_"
 _LARGEST = 1 << 60
+_MOST_PAGES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,8 @@ class Options:
         compression: `"zstd"` or `"none"`, for what is written from now on; both are always read.
         file_mode: permission bits of a new file.
         cache_bytes: bound, in bytes, of the encoded values kept in memory for hot threads.
+        seal_existing: with a key, seal a plaintext file in place at its first use; False refuses it.
+        seal_thread_ids: with a key, thread ids stand sealed in a new file too. A file keeps what it was made with.
         stale_checkpoint: what happens to a run that names a checkpoint_id which isn't the head (latest
             checkpoint): `"fork"` goes on from there on purpose; `"refuse_resume"` refuses it at a
             checkpoint where an interrupt asked something; `"refuse"` refuses it. Reading is
@@ -34,6 +37,13 @@ class Options:
             and the run that is going is refused at its next write.
         busy_ttl_s: seconds after its last write for which a run that is going keeps newcomers out.
         queue_size: writes that may wait for the writer before callers wait for a place.
+        engine: `"sqlite3"`, the SQLite that Python was built with, or `"pysqlite3"`, the newer one that the extra
+            `agent-ckpt[sqlite]` brings. One file is used with one engine in a process.
+        journal: `"auto"`: WAL mode on a local disk, rollback-journal mode on file systems that a virtual machine or
+            container shares with its host, a refusal on network file systems. `"wal"` and `"rollback"` set the
+            mode wherever the file is. `"litestream"`: WAL mode, and every WAL checkpoint is left to Litestream.
+        wal_autocheckpoint: pages (4 KiB each) that the WAL may hold before it is folded into the file.
+        journal_size_limit: bytes that the -wal file keeps while it is written; it is cut when nothing is written.
         allowed_types: classes, or names such as `"package.module.Class"`, that reading may import and
             that pass LangGraph's strict mode.
         aliases: stored class to the class it is now: `{"old.module:Old": New}`, or `"new.module:New"`.
@@ -46,6 +56,11 @@ class Options:
         migrations: a version to the function that brings the channel values of that version to the next.
         capture: what is kept with each checkpoint beside the channels: `"random"`, `"numpy"`,
             `"env:NAME"`, `"env:*"`, or functions (docs/changes.md).
+        mask_secrets: mask text under keys such as `openai_api_key` or `authorization` before it
+            reaches a checkpoint's metadata; False stores it as it is.
+        mask_keys: further keys to mask, with `*` and `?`; `"!shard_key"` leaves one in clear.
+        plaintext_secrets: what becomes of a `SecretStr` or `SecretBytes` in the state of a store
+            without a key: `"refuse"` it, or `"allow"` it into the file in clear.
     """
 
     create: bool = True
@@ -58,6 +73,12 @@ class Options:
     on_busy: Literal["reject", "preempt"] = "reject"
     busy_ttl_s: float = 3600.0
     queue_size: int = 4096
+    seal_existing: bool = False
+    seal_thread_ids: bool = False
+    engine: Literal["sqlite3", "pysqlite3"] = "sqlite3"
+    journal: Literal["auto", "wal", "rollback", "litestream"] = "auto"
+    wal_autocheckpoint: int = 1000
+    journal_size_limit: int = 1024 * 1024
     allowed_types: Sequence[str | type] = ()
     aliases: Mapping[str, str | type] = dataclasses.field(default_factory=dict)
     on_unresolved: Literal["raise", "keep"] = "raise"
@@ -65,8 +86,13 @@ class Options:
     state_version: int = 0
     migrations: Mapping[int, Callable[..., Any]] = dataclasses.field(default_factory=dict)
     capture: Sequence[str | Callable[..., Any]] = ()
+    mask_secrets: bool = True
+    mask_keys: tuple[str, ...] = ()
+    plaintext_secrets: Literal["refuse", "allow"] = "refuse"
 
     def __post_init__(self) -> None:
+        if isinstance(self.mask_keys, (list, set, frozenset)):
+            object.__setattr__(self, "mask_keys", tuple(self.mask_keys))
         hints = get_type_hints(Options)
         for field in dataclasses.fields(self):
             _check(field.name, getattr(self, field.name), hints[field.name])
@@ -74,6 +100,12 @@ class Options:
             if not 0 <= getattr(self, name) <= _LARGEST:
                 raise UsageError(f"option {name} must be a number from 0 to {_LARGEST}, got {getattr(self, name)!r}")
         _check_migrations(self.state_version, self.migrations)
+        if not 0 <= self.journal_size_limit <= _LARGEST:
+            raise UsageError(f"option journal_size_limit must be bytes from 0, got {self.journal_size_limit}")
+        if not 1 <= self.wal_autocheckpoint <= _MOST_PAGES:
+            raise UsageError(
+                f"option wal_autocheckpoint must be pages from 1 to {_MOST_PAGES}, got {self.wal_autocheckpoint}"
+            )
         if self.queue_size < 1:
             raise UsageError(f"option queue_size must be at least 1, got {self.queue_size}")
         if self.file_mode & ~0o777 or not self.file_mode & 0o600 == 0o600:
@@ -102,6 +134,12 @@ def _check(name: str, value: Any, kind: Any) -> None:
     if get_origin(kind) in (Sequence, Mapping):
         if not isinstance(value, get_origin(kind)) or isinstance(value, str):
             raise UsageError(f"option {name} must be a {get_origin(kind).__name__.lower()}, got {type(value).__name__}")
+        return
+    if get_origin(kind) is tuple:
+        if not isinstance(value, tuple) or not all(isinstance(part, str) and part.strip("!") for part in value):
+            raise UsageError(
+                f"option {name} must be a list of texts that aren't empty, such as ['*_pin', '!shard_key']"
+            )
         return
     accepted = (int, float) if kind is float else (kind,)
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
@@ -148,6 +186,8 @@ def _from_text(text: str, kind: Any) -> Any:
     if get_origin(kind) is Mapping:
         pairs = [part.partition("=") for part in text.split(",") if part.strip()]
         return {old.strip(): new.strip() for old, _, new in pairs}
+    if get_origin(kind) is tuple:
+        return tuple(part.strip() for part in text.split(",") if part.strip())
     if kind is bool:
         words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
         if text.lower() not in words:

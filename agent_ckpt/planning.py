@@ -6,7 +6,6 @@ returned, so that a later change by the caller to what it handed over can't leak
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,21 +27,18 @@ from agent_ckpt.core.rows import damaged
 from agent_ckpt.core.session import Session
 from agent_ckpt.core.writes import WritesPlan
 from agent_ckpt.errors import UnresolvedTypeError, UsageError
-from agent_ckpt.filters import whole_metadata
 from agent_ckpt.model import CAPTURE, Body, Entry, Place, Ref, ThreadRow
-from agent_ckpt.restore_rules import CALL_KEYS
 
 _OWN_KEYS = frozenset(("v", "id", "ts", "channel_values", "channel_versions", "versions_seen", "updated_channels"))
-_SECRET_SIZE = 16
 NO_ENVIRONMENT = (None, "")
 NOTHING: Mapping[str, Any] = {}
 
 
 class Planning:
-    """Makes the plan of one write for the thread as it is known in memory."""
+    """Makes the plan of one write for the thread as it is known in memory; empty for a new one."""
 
-    def __init__(self, codec: ValueCodec, hot: HotThread | None, compression: str, rules: Rules) -> None:
-        self.hot = hot if hot is not None else HotThread(0, 0, os.urandom(_SECRET_SIZE))
+    def __init__(self, codec: ValueCodec, hot: HotThread, compression: str, rules: Rules) -> None:
+        self.hot = hot
         self.hot.learn()
         # Before the first look: what another write adds meanwhile must not count as known here.
         self._known = self.hot.count
@@ -62,7 +58,7 @@ class Planning:
         at: Place,
         config: Mapping[str, Any],
         checkpoint: Checkpoint,
-        metadata: Mapping[str, Any],
+        metadata: dict[str, Any],
         new_versions: Mapping[str, Any],
         session: Session | None,
         environment: tuple[int | None, str] = NO_ENVIRONMENT,
@@ -72,6 +68,7 @@ class Planning:
 
         Args:
             at: what the config addresses: the parent.
+            metadata: as it is to be stored (`metadata_of`).
             environment: the versions that it is written with (`PutPlan`).
             captured: what is kept beside the channels, by name.
 
@@ -89,10 +86,6 @@ class Planning:
             raise UsageError("the checkpoint has no id")
         place = Place(at.thread_id, at.ns, checkpoint_id)
         self._ns, self._checkpoint_id = place.ns, checkpoint_id
-        full = whole_metadata(config, metadata)
-        for key in CALL_KEYS:
-            if key in config["configurable"]:
-                full.pop(key, None)
         rest = {key: value for key, value in checkpoint.items() if key not in _OWN_KEYS}
         updated = checkpoint.get("updated_channels")
         body = Body(
@@ -101,7 +94,7 @@ class Planning:
             [],
             {node: dict(seen) for node, seen in (checkpoint.get("versions_seen") or {}).items()},
             list(updated) if updated is not None else None,
-            self._codec.encode_leniently(full),
+            self._codec.encode_leniently(metadata),
             self._whole(rest, "checkpoint") if rest else None,
         )
         channels, inherits = self._channels(at, checkpoint, new_versions)
@@ -110,7 +103,7 @@ class Planning:
         return PutPlan(
             place,
             at.checkpoint_id,
-            run_id_of(config, full),
+            run_id_of(config, metadata),
             body,
             channels,
             inherits,
@@ -209,7 +202,7 @@ class Planning:
     def _framed(self, plans: Sequence[Any]) -> dict[bytes, bytes]:
         """Frames of what isn't known to be stored, made outside the transaction."""
         return {
-            entry.digest: frame.seal_blob(entry.body, self._compression)
+            entry.digest: frame.seal_blob(entry.body, self._compression, self.hot.secret, entry.digest)
             for plan in plans
             if isinstance(plan, (Entry, tree.Seq))
             for entry in tree.entries_of(plan)
@@ -303,7 +296,7 @@ class Reading:
             try:
                 return expander.value(ref)
             except (expand.MissingBlobError, expand.DamagedRefError, DecodeError) as exc:
-                raise damaged(place, f"channel {channel!r}", str(exc), channel) from exc
+                raise damaged(place, f"channel {channel!r}", exc, channel) from exc
             except UnresolvedError as exc:
                 raise _unresolved(place, f"channel {channel!r}", exc, channel) from exc
 

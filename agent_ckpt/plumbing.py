@@ -16,6 +16,7 @@ from agent_ckpt.core.hot import HotCache
 from agent_ckpt.options import Options
 from agent_ckpt.running_code import RunningCode
 from agent_ckpt.runs import Runs
+from agent_ckpt.sealing import Sealing
 from agent_ckpt.sqlite import SqliteBackend
 from agent_ckpt.work import Store
 
@@ -26,6 +27,7 @@ class Plumbing:
     serde: SerializerProtocol
     _options: Options
     _gate: Gate
+    _sealing: Sealing
     _backend: SqliteBackend
     _hot: HotCache
     _carrier: Carrier
@@ -38,13 +40,22 @@ class Plumbing:
         # Looked at per call: LangGraph's strict mode copies the saver and gives the copy another serde.
         made = self._made
         if made is None or made[0] is not self.serde:
-            codec = ValueCodec(self.serde, self._gate)
-            store = Store(codec, self._hot, self._carrier, self._runs, self._options, self._code)
+            keyring = self._sealing.keyring
+            allowed = keyring is not None or self._options.plaintext_secrets == "allow"
+            codec, fresh = ValueCodec(self.serde, self._gate, secrets_allowed=allowed), self._sealing.fresh
+            store = Store(codec, self._hot, self._carrier, self._runs, self._options, self._code, fresh, keyring)
             made = self._made = (self.serde, store)
         return made[1]
 
     def _run(self, work_steps: steps.Steps[steps.T]) -> steps.T:
+        return steps.run(self._backend, self._sealing.through(work_steps))
+
+    def _run_as_stored(self, work_steps: steps.Steps[steps.T]) -> steps.T:
+        """Steps whose programs see rows as they stand in the file, whether they are sealed or not."""
         return steps.run(self._backend, work_steps)
 
-    async def _arun(self, work_steps: steps.Steps[steps.T]) -> steps.T:
+    async def _arun_as_stored(self, work_steps: steps.Steps[steps.T]) -> steps.T:
         return await steps.arun(self._backend, work_steps)
+
+    async def _arun(self, work_steps: steps.Steps[steps.T]) -> steps.T:
+        return await steps.arun(self._backend, self._sealing.through(work_steps))

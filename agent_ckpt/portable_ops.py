@@ -8,14 +8,21 @@ import secrets
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from agent_ckpt.carrier import thread_id_of
-from agent_ckpt.codec import portable
-from agent_ckpt.core import portable as programs
 from agent_ckpt.errors import CkptError, DiskFullError, UnavailableError, UsageError
+from agent_ckpt.later import Later
 from agent_ckpt.plumbing import Plumbing
 from agent_ckpt.steps import Call, Steps
 from agent_ckpt.work import Store, Thread
+
+if TYPE_CHECKING:
+    from agent_ckpt.codec import portable
+    from agent_ckpt.core import portable as programs
+else:
+    programs = Later("agent_ckpt.core.portable")
+    portable = Later("agent_ckpt.codec.portable")
 
 Path = str | os.PathLike[str]
 _NO_SPACE = 28
@@ -97,7 +104,8 @@ def _stored(
 ) -> Steps[PortableReport]:
     target = thread_id_of(thread_id if thread_id is not None else made.thread_id)
     rules = store.rules(target, None)
-    yield Call(partial(programs.store, made, target, store.options.compression, rules, name), write=True)
+    secret = yield from store.fresh(target, made.secret)
+    yield Call(partial(programs.store, made, target, secret, store.options.compression, rules, name), write=True)
     return _report(made, target, size)
 
 

@@ -21,8 +21,8 @@ class RunningCode:
 
     __slots__ = ("captures", "environment", "migrations", "watch")
 
-    def __init__(self, options: Options, sealed: bool = False) -> None:
+    def __init__(self, options: Options, sealed: bool) -> None:
         self.environment = Environment()
         self.migrations = Migrations(options.state_version, options.migrations)
-        self.captures = Captures(options.capture, sealed)
+        self.captures = Captures(options.capture, sealed, options.mask_keys)
         self.watch = Watch(options.on_schema_change)

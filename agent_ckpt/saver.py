@@ -22,23 +22,41 @@ from agent_ckpt import options as opts
 from agent_ckpt import work
 from agent_ckpt.carrier import Carrier
 from agent_ckpt.codec.gate import Gate
+from agent_ckpt.codec.keyring import Keyring, KeySource
 from agent_ckpt.compat_ops import CompatOps
 from agent_ckpt.core.hot import HotCache
+from agent_ckpt.credentials import CredentialOps
 from agent_ckpt.errors import UsageError
+from agent_ckpt.key_ops import KeyOps
+from agent_ckpt.key_work import seal_rest
 from agent_ckpt.leases import LeaseOps
 from agent_ckpt.listing import Listing, OnDamage
 from agent_ckpt.portable_ops import PortableOps
 from agent_ckpt.running_code import RunningCode
 from agent_ckpt.runs import Runs
+from agent_ckpt.sealing import Sealing
 from agent_ckpt.sqlite import SqliteBackend
 from agent_ckpt.thread_ops import ThreadOps
 from agent_ckpt.timeline_ops import TimelineOps
 from agent_ckpt.turns import TurnOps
+from agent_ckpt.wal_ops import WalOps
 
 _URL_VARIABLE = "AGENT_CKPT_URL"
+_KEY_VARIABLE = "AGENT_CKPT_KEY"
 
 
-class AgentSaver(ThreadOps, PortableOps, TimelineOps, CompatOps, LeaseOps, TurnOps, BaseCheckpointSaver[Any]):
+class AgentSaver(
+    KeyOps,
+    CredentialOps,
+    ThreadOps,
+    PortableOps,
+    TimelineOps,
+    CompatOps,
+    LeaseOps,
+    TurnOps,
+    WalOps,
+    BaseCheckpointSaver[Any],
+):
     """A LangGraph checkpointer on one SQLite file in WAL mode, for sync and async use.
 
     One object serves every OS thread and every event loop; it may be built at import time or
@@ -51,6 +69,9 @@ class AgentSaver(ThreadOps, PortableOps, TimelineOps, CompatOps, LeaseOps, TurnO
 
     Args:
         target: a path (str or PathLike), `":memory:"`, or a `sqlite:///` URL.
+        key: what seals the store: 32 bytes, `"env:NAME"`, `"file:PATH"`, a Keyring or a key service
+            (docs/security.md). With it everything that holds user content is sealed, and a plaintext
+            file is refused; without it a sealed file is refused.
         serde: a serializer of your own, which every value then goes through whole. Without one,
             values are kept by a typed codec, exact in type and value; classes are rebuilt only where
             they are imported already, or named in `allowed_types`.
@@ -60,15 +81,24 @@ class AgentSaver(ThreadOps, PortableOps, TimelineOps, CompatOps, LeaseOps, TurnO
         UsageError: for a target or an option that can't be right. No file is touched yet.
     """
 
-    def __init__(self, target: str | os.PathLike[str], *, serde: SerializerProtocol | None = None, **options: Any):
+    def __init__(
+        self,
+        target: str | os.PathLike[str],
+        *,
+        key: KeySource | None = None,
+        serde: SerializerProtocol | None = None,
+        **options: Any,
+    ):
         super().__init__(serde=serde)
         self._options = opts.parse(options)
         self._gate = Gate(self._options.allowed_types, self._options.aliases, self._options.on_unresolved)
         self._backend = SqliteBackend(target, self._options)
         self._hot = HotCache(self._options.cache_bytes)
         self._carrier = Carrier(id(self._backend))
+        keyring = Keyring.of(key) if key is not None else None
+        self._sealing = Sealing(self._backend.target, keyring, self._options, seal_rest)
         self._runs = Runs(self._backend.board, self._options.busy_ttl_s)
-        self._code = RunningCode(self._options)
+        self._code = RunningCode(self._options, sealed=key is not None)
 
     @classmethod
     def from_conn_string(cls, conn_string: str | os.PathLike[str], **options: Any) -> AgentSaver:
@@ -78,6 +108,8 @@ class AgentSaver(ThreadOps, PortableOps, TimelineOps, CompatOps, LeaseOps, TurnO
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, **options: Any) -> AgentSaver:
         """Open what `AGENT_CKPT_URL` names, with options from `AGENT_CKPT_<OPTION>` variables.
+
+        `AGENT_CKPT_KEY` is `env:NAME` or `file:PATH`, never the key itself.
 
         Args:
             environ: where to look; the process's environment if None.
@@ -90,6 +122,10 @@ class AgentSaver(ThreadOps, PortableOps, TimelineOps, CompatOps, LeaseOps, TurnO
         url = source.get(_URL_VARIABLE)
         if not url:
             raise UsageError(f"{_URL_VARIABLE} is not set: give it a path or a sqlite:/// URL")
+        key = source.get(_KEY_VARIABLE)
+        if key is not None and "key" not in options:
+            # From the same environment: the variable that an `env:NAME` names may stand in it alone.
+            options["key"] = Keyring.of(key, source)
         return cls(url, **{**opts.from_environment(source), **options})
 
     def __repr__(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from agent_ckpt.backend import Factory
@@ -26,13 +26,19 @@ class Call(NamedTuple):
     write: bool = False
 
 
+class Outside(NamedTuple):
+    """Work that may wait for something outside the store (a key service), and so never runs on an event loop."""
+
+    work: Callable[[], Any]
+
+
 class Pause(NamedTuple):
     """A wait that holds nothing, as a step of larger work."""
 
     seconds: float
 
 
-Steps = Generator[Call | Pause, Any, T]
+Steps = Generator[Call | Pause | Outside, Any, T]
 
 
 class Runner(Protocol):
@@ -56,6 +62,8 @@ def run(backend: Runner, steps: Steps[T]) -> T:
         try:
             if isinstance(call, Pause):
                 time.sleep(call.seconds)
+            elif isinstance(call, Outside):
+                answer = call.work()
             else:
                 answer = backend.run(call.factory, write=call.write)
         except BaseException as exc:
@@ -75,6 +83,8 @@ async def arun(backend: Runner, steps: Steps[T]) -> T:
         try:
             if isinstance(call, Pause):
                 await asyncio.sleep(call.seconds)
+            elif isinstance(call, Outside):
+                answer = await asyncio.to_thread(call.work)
             else:
                 answer = await backend.arun(call.factory, write=call.write)
         except BaseException as exc:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
 
 from agent_ckpt.carrier import SessionThreadId, config_for, place_of, thread_id_of
 from agent_ckpt.core import manage
-from agent_ckpt.core import rollback as rolling
 from agent_ckpt.core.session import Session
 from agent_ckpt.errors import UsageError
+from agent_ckpt.later import Later
 from agent_ckpt.model import Place
 from agent_ckpt.planning import Reading
 from agent_ckpt.steps import Call, Steps
 from agent_ckpt.work import Store, Thread
+
+if TYPE_CHECKING:
+    from agent_ckpt.core import rollback as rolling
+else:
+    rolling = Later("agent_ckpt.core.rollback")
 
 
 def revision(thread: Thread) -> Steps[int]:

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from agent_ckpt import steps, work
+from agent_ckpt import steps, thread_work, work
 from agent_ckpt.backend import Factory
 from agent_ckpt.bringing import plan_bringing
 from agent_ckpt.carrier import thread_id_of
@@ -97,7 +97,7 @@ def transfer(
         CorruptionError: when what was read back isn't what the source gives; the thread was not stored.
     """
     made = _Transfer(source, target, threads, rename, progress)
-    return steps.run(made, made.steps())
+    return steps.run(made, target._sealing.through(made.steps()))
 
 
 async def atransfer(
@@ -110,7 +110,7 @@ async def atransfer(
 ) -> TransferReport:
     """`transfer`, async: the source's async methods are used."""
     made = _Transfer(source, target, threads, rename, progress)
-    return await steps.arun(made, made.steps())
+    return await steps.arun(made, target._sealing.through(made.steps()))
 
 
 class _Pair(NamedTuple):
@@ -226,7 +226,9 @@ class _Transfer:
                 raise bring.exists_already(pair.target_id, "its content is not the source's")
         else:
             rules, method = self._store.rules(pair.target_id, None), self._store.options.compression
-            yield Call(partial(portable.store_equal, made, pair.target_id, method, rules, pair.source_id), write=True)
+            secret = yield from self._store.fresh(pair.target_id, made.secret)
+            storing = partial(portable.store_equal, made, pair.target_id, secret, method, rules, pair.source_id)
+            yield Call(storing, write=True)
         tell("comparing", made.checkpoints, made.checkpoints)
         return made.checkpoints, made.pending_writes
 
@@ -254,7 +256,7 @@ class _Transfer:
         revision, stored = yield Call(partial(bring.keys_of, staged))
         if stored != keys[: len(stored)]:
             # What an earlier transfer left is of another state of the source, and nobody else can see it.
-            yield from work.delete_thread(self._store, staged)
+            yield from thread_work.delete_thread(self._store, staged)
             revision, stored = 0, []
         for at, key in enumerate(keys[len(stored) :], len(stored) + 1):
             item: Item = yield Call(Ask("read", (pair.source_id, key)))
@@ -263,14 +265,17 @@ class _Transfer:
             tell("copying", at, len(keys))
         writes, differs = yield from self._compare(pair.source_id, staged, keys, tell)
         if differs is not None:
-            yield from work.delete_thread(self._store, staged)
+            yield from thread_work.delete_thread(self._store, staged)
             raise CorruptionError(
                 f"thread {pair.source_id!r} was not transferred: what was read back is not what the source gives "
                 f"({differs}). Nothing of it is left in the target.",
                 thread_id=pair.source_id,
             )
         rules = self._store.rules(pair.target_id, None)
-        yield Call(partial(bring.adopt, staged, pair.target_id, self._store.options.compression, rules), write=True)
+        stored = yield Call(partial(manage.find_thread, staged))
+        secret = yield from self._store.fresh(pair.target_id, bytes(stored.secret) if stored is not None else None)
+        method = self._store.options.compression
+        yield Call(partial(bring.adopt, staged, pair.target_id, secret, method, rules), write=True)
         self._store.hot.forget(staged)
         return len(keys), writes
 
@@ -316,10 +321,10 @@ class _StoreSource:
         self._saver = saver
 
     def listed(self, *_: Any) -> list[tuple[str, None]]:
-        return _newest_first(self._saver._run(work.threads()))
+        return _newest_first(self._saver._run(thread_work.threads()))
 
     async def alisted(self, *_: Any) -> list[tuple[str, None]]:
-        return _newest_first(await self._saver._arun(work.threads()))
+        return _newest_first(await self._saver._arun(thread_work.threads()))
 
     def collect(self, thread_id: str) -> Portable:
         return self._saver._run(_collecting(thread_id))

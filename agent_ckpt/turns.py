@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from agent_ckpt.core import lease as leasing
 from agent_ckpt.errors import UsageError
+from agent_ckpt.later import Later
 from agent_ckpt.leases import Lease, wait_for
 from agent_ckpt.model import LeaseRow
 from agent_ckpt.plumbing import Plumbing
 from agent_ckpt.steps import Call, Steps
+
+if TYPE_CHECKING:
+    from agent_ckpt.core import lease as leasing
+else:
+    leasing = Later("agent_ckpt.core.lease")
 
 MultitaskStrategy = Literal["reject", "enqueue", "interrupt", "rollback"]
 """LangGraph Platform's words for a second message on a thread that is busy."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -18,31 +17,38 @@ from langgraph.checkpoint.base import (
 )
 
 from agent_ckpt import restore_rules, runs
-from agent_ckpt.carrier import Carrier, config_for, is_a_run, is_filled_in, place_of, thread_id_of
+from agent_ckpt.carrier import Carrier, config_for, is_a_run, is_filled_in, place_of
+from agent_ckpt.codec.keyring import Keyring
 from agent_ckpt.codec.values import ValueCodec
-from agent_ckpt.core import delta, flight, manage, read
+from agent_ckpt.core import flight, manage, read
 from agent_ckpt.core import put as putting
 from agent_ckpt.core import writes as writing
 from agent_ckpt.core.hot import HotCache, HotThread
 from agent_ckpt.core.put import ReplanError, Written
 from agent_ckpt.core.session import Session, busy, overtaken
 from agent_ckpt.errors import ThreadConflictError, UnavailableError, UsageError
-from agent_ckpt.model import Body, Place, ThreadInfo, VerifyReport
+from agent_ckpt.later import Later
+from agent_ckpt.metadata import metadata_of
+from agent_ckpt.model import Place
 from agent_ckpt.options import Options
 from agent_ckpt.planning import Planning, Reading
 from agent_ckpt.running_code import RunningCode
 from agent_ckpt.runs import Runs
 from agent_ckpt.steps import Call, Steps
 
+if TYPE_CHECKING:
+    from agent_ckpt.core import delta
+else:
+    delta = Later("agent_ckpt.core.delta")
+
 log = logging.getLogger("agent_ckpt")
 
 Thread = Any
 """A thread_id (str, int or UUID) or a config that holds one."""
-_PLANS_AT_MOST = 16
+PLANS_AT_MOST = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Store:
+class Store(NamedTuple):
     """What the steps of one call need of their saver."""
 
     codec: ValueCodec
@@ -51,6 +57,8 @@ class Store:
     runs: Runs
     options: Options
     code: RunningCode
+    fresh: Callable[..., Steps[bytes]]
+    keyring: Keyring | None = None
 
     def rules(self, thread_id: str, session: Session | None) -> flight.Rules:
         """What decides whether a write of a thread is let through."""
@@ -127,16 +135,21 @@ def _let_in(store: Store, place: Place, restored: read.Restored, session: Sessio
         left.refused = left.refused or overtaken(left)
         return (yield from _take_over(store, place, left.id, session))
     rules = store.rules(session.thread_id, session)
-    ahead = store.runs.about_to_write(session) if store.options.on_busy == "reject" and rules.lease is None else None
-    if ahead is not None and session.outer is None:
-        raise busy(session.base, session, ahead, session.thread_id, None, "the run was")
+    if store.options.on_busy == "reject" and rules.lease is None and session.outer is None:
+        if store.runs.about_to_write(session) is not None:
+            # A stream that nobody holds any more may only wait for the cyclic collector, here and below.
+            gc.collect()
+            restored = yield from _restore_again(store, place, session)
+            row = restored.thread
+        ahead = store.runs.about_to_write(session)
+        if ahead is not None:
+            raise busy(session.base, session, ahead, session.thread_id, None, "the run was")
     runs_on = row.session if row is not None and row.session is not None and store.runs.life(row.session) else None
     if runs_on is None and restored.lease is None and rules.lease is None:
         return restored
     look = partial(flight.look, place.thread_id, session, store.runs.rules(True, rules.lease), "the run was")
     if (yield Call(look)) is None:
         return restored
-    # A stream that nobody holds any more may only wait for the cyclic collector.
     gc.collect()
     refused: ThreadConflictError | None = yield Call(look)
     if refused is None:
@@ -170,13 +183,13 @@ def put(
 ) -> Steps[RunnableConfig]:
     parent = place_of(config)
     session = _writing_session(store, config)
-
-    stamped, captured = store.code.migrations.stamped(metadata), store.code.captures.take(str(checkpoint.get("id")))
+    stored = store.code.migrations.stamped(metadata_of(config, metadata, store.options))
+    captured = store.code.captures.take(str(checkpoint.get("id")))
     versions = store.code.environment
 
     def plan(planning: Planning) -> Any:
         writer = (versions.number, versions.content)
-        made = planning.put(parent, config, checkpoint, stamped, new_versions, session, writer, captured)
+        made = planning.put(parent, config, checkpoint, stored, new_versions, session, writer, captured)
         return lambda: putting.put(made)
 
     yield from write(store, str(parent.thread_id), session, plan)
@@ -229,8 +242,9 @@ def write(store: Store, thread_id: str, session: Session | None, plan: Callable[
     if hot is None:
         row = yield Call(lambda: manage.find_thread(thread_id))
         hot = store.hot.of(thread_id, row) if row is not None else None
-    for _ in range(_PLANS_AT_MOST):
-        planning = Planning(store.codec, hot, store.options.compression, store.rules(thread_id, session))
+    for _ in range(PLANS_AT_MOST):
+        known = hot or (yield from _new_thread(store, thread_id))
+        planning = Planning(store.codec, known, store.options.compression, store.rules(thread_id, session))
         factory = plan(planning)
         try:
             written: Written = yield Call(factory, write=True)
@@ -247,10 +261,18 @@ def write(store: Store, thread_id: str, session: Session | None, plan: Callable[
         if session is not None and written.stored:
             session.wrote = True
         return written
-    raise UnavailableError(
-        f"thread {thread_id!r} was pruned or made anew {_PLANS_AT_MOST} times while one write was tried; "
+    raise replanned(thread_id)
+
+
+def replanned(thread_id: str) -> UnavailableError:
+    return UnavailableError(
+        f"thread {thread_id!r} was pruned or made anew {PLANS_AT_MOST} times while one write was tried; "
         f"nothing was stored, try again",
     )
+
+
+def _new_thread(store: Store, thread_id: str) -> Steps[HotThread]:
+    return HotThread(0, 0, (yield from store.fresh(thread_id)))
 
 
 def _remember(store: Store, thread_id: str, planning: Planning, written: Written) -> None:
@@ -301,86 +323,3 @@ def delta_history(
             entry["seed"] = value(trail.seed, channel)
         histories[channel] = entry
     return histories
-
-
-# Threads
-
-
-def exists(thread: Thread) -> Steps[bool]:
-    thread_id = thread_id_of(thread)
-    return (yield Call(lambda: manage.find_thread(thread_id))) is not None
-
-
-def threads() -> Steps[list[ThreadInfo]]:
-    found: list[ThreadInfo] = yield Call(manage.list_threads)
-    return found
-
-
-def delete_thread(store: Store, thread: Thread) -> Steps[None]:
-    thread_id = thread_id_of(thread)
-    yield Call(lambda: manage.delete_thread(thread_id), write=True)
-    store.hot.forget(thread_id)
-
-
-def delete_for_runs(store: Store, run_ids: Sequence[str]) -> Steps[None]:
-    from agent_ckpt.core import prune as pruning  # here, since a program that only runs its agents never needs it
-
-    _no_single_text(run_ids, "run_ids")
-    names = [str(run_id) for run_id in run_ids]
-    if not names:
-        return
-    touched: list[str] = yield Call(
-        lambda: pruning.delete_for_runs(names, _delta_channels(store), store.options.compression), write=True
-    )
-    for thread_id in touched:
-        store.hot.forget(thread_id)
-
-
-def copy_thread(store: Store, source: Thread, target: Thread) -> Steps[None]:
-    source_id, target_id = thread_id_of(source), thread_id_of(target)
-    if source_id == target_id:
-        raise UsageError(f"copy_thread: source and target are both {source_id!r}")
-    yield Call(lambda: manage.copy_thread(source_id, target_id, store.options.compression), write=True)
-
-
-def prune(store: Store, thread_ids: Sequence[Thread], strategy: str) -> Steps[None]:
-    from agent_ckpt.core import prune as pruning  # as for delete_for_runs
-
-    _no_single_text(thread_ids, "thread_ids")
-    names = [thread_id_of(thread) for thread in thread_ids]
-    if strategy not in ("keep_latest", "delete", "delete_all"):
-        raise UsageError(f"prune strategy must be 'keep_latest', 'delete' or 'delete_all', got {strategy!r}")
-    for name in names:
-        if strategy == "keep_latest":
-            factory = partial(pruning.keep_latest, name, _delta_channels(store), store.options.compression)
-            yield Call(factory, write=True)
-        else:
-            yield Call(partial(manage.delete_thread, name), write=True)
-        store.hot.forget(name)
-
-
-def verify(store: Store) -> Steps[VerifyReport]:
-    from agent_ckpt.core import verify as verifying  # as for delete_for_runs
-
-    thread_ids, findings = yield Call(verifying.verify_file)
-    codec = store.codec.structure_only()
-    checked = [VerifyReport(0, 0, 0, 0, tuple(findings))]
-    for thread_id in thread_ids:
-        checked.append((yield Call(partial(verifying.verify_thread, thread_id, codec))))
-    return VerifyReport(
-        sum(part.threads for part in checked),
-        sum(part.checkpoints for part in checked),
-        sum(part.writes for part in checked),
-        sum(part.blobs for part in checked),
-        tuple(finding for part in checked for finding in part.findings),
-    )
-
-
-def _delta_channels(store: Store) -> Callable[[Body], set[str]]:
-    reading = Reading(store.codec)
-    return lambda body: set(reading.metadata(body).get("counters_since_delta_snapshot") or ())
-
-
-def _no_single_text(given: Any, what: str) -> None:
-    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
-        raise UsageError(f"{what} must be a list of ids, got {type(given).__name__}; put a single one in a list")

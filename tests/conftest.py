@@ -57,9 +57,9 @@ async def _collect(items: Any) -> list[Any]:
     return [item async for item in items]
 
 
-def assert_sound(path: Path | str) -> None:
+def assert_sound(path: Path | str, key: bytes | None = None) -> None:
     """Reopen a store and check that nothing in it is wrong."""
-    with AgentSaver(path, create=False) as saver:
+    with AgentSaver(path, create=False, key=key) as saver:
         report = saver.verify()
     assert not report.findings, report.findings
 

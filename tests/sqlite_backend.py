@@ -7,18 +7,21 @@ that are started anew get them too.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import sqlite3
 import subprocess
 import sys
 import textwrap
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from agent_ckpt.backend import Factory, Program, Row, Statement
 from agent_ckpt.options import Options
-from agent_ckpt.sqlite import SqliteBackend, queries
+from agent_ckpt.sqlite import SqliteBackend, engine, queries
 
+VARIANT = "AGENT_CKPT_TEST_VARIANT"
 ROOT = Path(__file__).resolve().parent.parent
 
 queries.QUERIES.update(
@@ -44,6 +47,13 @@ def add(*names: str, blob: bytes | None = None, then: BaseException | None = Non
         return found
 
     return program
+
+
+def connect(path: Path, **options: Any) -> sqlite3.Connection:
+    """A connection beside the backend's, by the same engine: a second one would cancel its locks."""
+    variant = json.loads(os.environ.get(VARIANT, "{}"))
+    driver = engine.load(variant.get("engine", "sqlite3")).module
+    return cast(sqlite3.Connection, driver.connect(path, isolation_level=None, **options))
 
 
 def add_many(names: list[str]) -> Factory[None]:
@@ -82,8 +92,12 @@ def make_table() -> Program[None]:
 
 
 def backend_on(path: Path | str, *, table: bool = True, **options: Any) -> SqliteBackend:
-    """A backend, with the table of these tests in its file; without `table` it is not opened yet."""
-    made = SqliteBackend(path, Options(**{"synchronous": "normal", **options}))
+    """A backend, with the table of these tests in its file; without `table` it is not opened yet.
+
+    The options in the environment variable `VARIANT` (JSON) come first, in processes that a test starts too.
+    """
+    variant = json.loads(os.environ.get(VARIANT, "{}"))
+    made = SqliteBackend(path, Options(**{"synchronous": "normal", **variant, **options}))
     if table:
         made.run(make_table, write=True)
     return made

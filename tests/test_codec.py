@@ -50,11 +50,11 @@ def changes(data: bytes) -> list[tuple[int, bytes]]:
 @pytest.mark.parametrize("name", PAYLOADS)
 def test_a_row_frame_with_a_changed_byte_is_refused(name: str, method: str) -> None:
     """B64: any byte of a row's frame, header, payload or check, that changes gives FrameError and nothing else."""
-    sealed = frame.seal_row(frame.CHECKPOINT_ROW, PAYLOADS[name], COORDINATES, method)
-    assert frame.open_row(frame.CHECKPOINT_ROW, sealed, COORDINATES) == PAYLOADS[name]
+    sealed = frame.seal_row(frame.CHECKPOINT_ROW, PAYLOADS[name], COORDINATES, method, SECRET)
+    assert frame.open_row(frame.CHECKPOINT_ROW, sealed, COORDINATES, SECRET) == PAYLOADS[name]
     for _, changed in changes(sealed):
         with pytest.raises(frame.FrameError):
-            frame.open_row(frame.CHECKPOINT_ROW, changed, COORDINATES)
+            frame.open_row(frame.CHECKPOINT_ROW, changed, COORDINATES, SECRET)
 
 
 @pytest.mark.parametrize("method", ["zstd", "none"])
@@ -63,11 +63,11 @@ def test_a_blob_with_a_changed_byte_is_refused_or_misses_its_address(name: str, 
     """B64: any byte of a blob's frame that changes gives FrameError, or content that its address doesn't fit."""
     body = bytes((frame.PLAIN,)) + PAYLOADS[name]
     address = digest.address(body, SECRET)
-    sealed = frame.seal_blob(body, method)
-    assert frame.open_blob(sealed) == body
+    sealed = frame.seal_blob(body, method, SECRET, b"")
+    assert frame.open_blob(sealed, SECRET, b"") == body
     for at, changed in changes(sealed):
         try:
-            opened = frame.open_blob(changed)
+            opened = frame.open_blob(changed, SECRET, b"")
         except frame.FrameError:
             continue
         if opened != body:
@@ -80,18 +80,18 @@ def test_a_blob_with_a_changed_byte_is_refused_or_misses_its_address(name: str, 
 @pytest.mark.parametrize("at", [0, 1, 4])
 def test_each_byte_of_the_header_is_read(at: int) -> None:
     """Magic, format_version and flags are checked by themselves, not by the checksum alone."""
-    sealed = frame.seal_blob(b"\x01payload", "none")
+    sealed = frame.seal_blob(b"\x01payload", "none", SECRET, b"")
     for value in set(range(256)) - {sealed[at]}:
         with pytest.raises(frame.FrameError):
-            frame.open_blob(sealed[:at] + bytes((value,)) + sealed[at + 1 :])
+            frame.open_blob(sealed[:at] + bytes((value,)) + sealed[at + 1 :], SECRET, b"")
 
 
 def test_a_newer_format_says_what_to_do() -> None:
     """A frame of a newer format_version names both versions and the way out."""
-    sealed = bytearray(frame.seal_blob(b"\x01payload", "none"))
+    sealed = bytearray(frame.seal_blob(b"\x01payload", "none", SECRET, b""))
     sealed[1] = 2
     with pytest.raises(frame.FrameError, match="format_version 2, this release reads 1: upgrade"):
-        frame.open_blob(bytes(sealed))
+        frame.open_blob(bytes(sealed), SECRET, b"")
 
 
 @pytest.mark.parametrize("method", ["zstd", "none"])
@@ -99,15 +99,18 @@ def test_a_newer_format_says_what_to_do() -> None:
 def test_a_frame_that_was_cut_short_is_refused(name: str, method: str) -> None:
     """Every shorter form of a frame is refused; so is one with something behind it."""
     body = bytes((frame.PLAIN,)) + PAYLOADS[name]
-    row, blob = frame.seal_row(frame.WRITES_ROW, PAYLOADS[name], COORDINATES, method), frame.seal_blob(body, method)
+    row, blob = (
+        frame.seal_row(frame.WRITES_ROW, PAYLOADS[name], COORDINATES, method, SECRET),
+        frame.seal_blob(body, method, SECRET, b""),
+    )
     for size in range(len(row)):
         with pytest.raises(frame.FrameError):
-            frame.open_row(frame.WRITES_ROW, row[:size], COORDINATES)
+            frame.open_row(frame.WRITES_ROW, row[:size], COORDINATES, SECRET)
     with pytest.raises(frame.FrameError):
-        frame.open_row(frame.WRITES_ROW, row + b"\x00", COORDINATES)
+        frame.open_row(frame.WRITES_ROW, row + b"\x00", COORDINATES, SECRET)
     for size in range(len(blob)):
         try:
-            assert digest.address(frame.open_blob(blob[:size]), SECRET) != digest.address(body, SECRET)
+            assert digest.address(frame.open_blob(blob[:size], SECRET, b""), SECRET) != digest.address(body, SECRET)
         except frame.FrameError:
             continue
 
@@ -117,9 +120,9 @@ def test_a_frame_that_was_cut_short_is_refused(name: str, method: str) -> None:
 def test_bytes_that_are_no_frame_are_refused(data: bytes) -> None:
     """Arbitrary bytes never open as a row, and as a blob only what has the form of a frame."""
     with pytest.raises(frame.FrameError):
-        frame.open_row(frame.CHECKPOINT_ROW, data, COORDINATES)
+        frame.open_row(frame.CHECKPOINT_ROW, data, COORDINATES, SECRET)
     try:
-        frame.open_blob(data)
+        frame.open_blob(data, SECRET, b"")
     except frame.FrameError:
         return
     assert data[:2] == bytes((frame.MAGIC, frame.FORMAT_VERSION))
@@ -140,16 +143,16 @@ def test_bytes_that_are_no_frame_are_refused(data: bytes) -> None:
 )
 def test_a_row_is_bound_to_where_it_stands(other: frame.Coordinates) -> None:
     """A row's frame at another thread, namespace, id, parent or commit sequence is refused."""
-    sealed = frame.seal_row(frame.CHECKPOINT_ROW, b"payload", COORDINATES, "zstd")
+    sealed = frame.seal_row(frame.CHECKPOINT_ROW, b"payload", COORDINATES, "zstd", SECRET)
     with pytest.raises(frame.FrameError, match="checksum"):
-        frame.open_row(frame.CHECKPOINT_ROW, sealed, other)
+        frame.open_row(frame.CHECKPOINT_ROW, sealed, other, SECRET)
 
 
 def test_a_row_of_another_kind_is_refused() -> None:
     """A frame whose codec isn't the one that belongs there is refused, although its checksum is right."""
-    sealed = frame.seal_row(frame.WRITES_ROW, b"payload", COORDINATES, "zstd")
+    sealed = frame.seal_row(frame.WRITES_ROW, b"payload", COORDINATES, "zstd", SECRET)
     with pytest.raises(frame.FrameError, match="codec 17 where 16 was expected"):
-        frame.open_row(frame.CHECKPOINT_ROW, sealed, COORDINATES)
+        frame.open_row(frame.CHECKPOINT_ROW, sealed, COORDINATES, SECRET)
 
 
 COORDINATE = st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1), st.text(st.characters(codec=None)), st.binary())
@@ -395,9 +398,13 @@ TIMES = st.one_of(
 def _reopened(body: Body) -> Body:
     place = Place("thread", "ns", "id")
     sealed = frame.seal_row(
-        frame.CHECKPOINT_ROW, rows.pack_body(body), rows.checkpoint_coordinates(place, "parent", 5, None), "zstd"
+        frame.CHECKPOINT_ROW,
+        rows.pack_body(body),
+        rows.checkpoint_coordinates(place, "parent", 5, None),
+        "zstd",
+        SECRET,
     )
-    return rows.open_body(CheckpointRow(5, place, "parent", None, sealed, None))
+    return rows.open_body(CheckpointRow(5, place, "parent", None, sealed, None, SECRET))
 
 
 @given(TIMES)
@@ -438,13 +445,15 @@ def test_writes_and_histories_come_back_whole() -> None:
     for task_id in (str(uuid.uuid4()), "task", ""):
         task = TaskWrites(task_id, "~a, b", [(0, "x", 7), (-1, "__error__", b"\x01\xc0"), (1, "x", [1, 1, b"c", [2]])])
         sealed = frame.seal_row(
-            frame.WRITES_ROW, rows.pack_writes(task), rows.writes_coordinates(place, 5, None), "zstd"
+            frame.WRITES_ROW, rows.pack_writes(task), rows.writes_coordinates(place, 5, None), "zstd", SECRET
         )
-        assert rows.open_writes(WritesRow(5, place, None, sealed)) == task
+        assert rows.open_writes(WritesRow(5, place, None, sealed, SECRET)) == task
     history = History({"d": (True, 5, [("t", 6), ("u", b"\x01\xc0")]), "e": (False, None, [])})
-    sealed = frame.seal_row(frame.HISTORY_ROW, rows.pack_history(history), rows.history_coordinates(place, 5), "zstd")
-    assert rows.open_history(CheckpointRow(5, place, None, None, b"", sealed)) == history
-    assert rows.open_history(CheckpointRow(5, place, None, None, b"", None)) is None
+    sealed = frame.seal_row(
+        frame.HISTORY_ROW, rows.pack_history(history), rows.history_coordinates(place, 5), "zstd", SECRET
+    )
+    assert rows.open_history(CheckpointRow(5, place, None, None, b"", sealed, SECRET)) == history
+    assert rows.open_history(CheckpointRow(5, place, None, None, b"", None, SECRET)) is None
 
 
 # Pieces

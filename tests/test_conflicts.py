@@ -470,9 +470,9 @@ def test_raw_put(api: Api, path: Path) -> None:
     second = json.loads(json.dumps(put(api, plain, made)))
     before = contents(path)
     # Only the counter of commits may move.
-    counter = before.pop("store")
+    counter = before.pop("this_store")
     assert put(api, plain, made) == second
-    assert {**contents(path), "store": counter} == {**before, "store": counter}
+    assert {**contents(path), "this_store": counter} == {**before, "this_store": counter}
     before = contents(path)
     other = copy.deepcopy(made)
     other["channel_values"]["n"] = "else"
@@ -645,13 +645,13 @@ def test_delete_reaches_exactly_its_thread(api: Api, path: Path) -> None:
 
     for name in names[1:]:
         fill(name)
-    without = {table: rows for table, rows in contents(path).items() if table != "store"}
+    without = {table: rows for table, rows in contents(path).items() if table != "this_store"}
     read = {name: [item._asdict() for item in api.list({"configurable": {"thread_id": name}})] for name in names[1:]}
     fill("a")
     grown = {table for table, rows in without.items() if len(contents(path)[table]) > len(rows)}
     assert grown == {"threads", "spaces", "checkpoints", "writes", "blobs"}
     api.delete_thread("a")
-    assert {table: rows for table, rows in contents(path).items() if table != "store"} == without
+    assert {table: rows for table, rows in contents(path).items() if table != "this_store"} == without
     for name in names[1:]:
         assert [item._asdict() for item in api.list({"configurable": {"thread_id": name}})] == read[name]
     api.delete_thread("a")

@@ -49,6 +49,9 @@ AT_LEAST = {
 }
 
 
+KEY = bytes(range(140, 172))
+
+
 class ThroughSync(BaseCheckpointSaver[Any]):
     """A saver whose async methods call the sync methods of an AgentSaver, on another OS thread as LangGraph does."""
 
@@ -93,9 +96,10 @@ def run_suite(folder: Path, form: str) -> tuple[CapabilityReport, list[str]]:
 
     async def factory() -> AsyncGenerator[BaseCheckpointSaver[Any], None]:
         path = next(files)
-        async with AgentSaver(path) as saver:
-            yield saver if form == "async" else ThroughSync(saver)
-        assert_sound(path)
+        key = KEY if form.startswith("sealed") else None
+        async with AgentSaver(path, key=key) as saver:
+            yield saver if form.endswith("async") else ThroughSync(saver)
+        assert_sound(path, key)
 
     def note(capability: str, name: str, ok: bool, error: str | None) -> None:
         if ok:
@@ -105,7 +109,7 @@ def run_suite(folder: Path, form: str) -> tuple[CapabilityReport, list[str]]:
     return asyncio.run(validate(registered, progress=ProgressCallbacks(on_test_result=note))), passed
 
 
-@pytest.fixture(scope="module", params=["sync", "async"])
+@pytest.fixture(scope="module", params=["sync", "async", "sealed sync", "sealed async"])
 def suite(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return run_suite(tmp_path_factory.mktemp("conformance"), request.param)
 

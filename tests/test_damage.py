@@ -243,7 +243,7 @@ def test_a_changed_byte_is_found_and_older_checkpoints_stay_readable(
     assert reopened().verify()
 
 
-@pytest.mark.parametrize("table", ["checkpoints", "writes", "spaces", "threads", "blobs", "store"])
+@pytest.mark.parametrize("table", ["checkpoints", "writes", "spaces", "threads", "blobs", "this_store"])
 def test_a_changed_byte_in_any_column(table: str, original: Any, store: Path, reopened: Callable[[], Api]) -> None:
     """B64: every column of every table: what is read is the truth, an error, or "not stored"; never another value.
 
@@ -251,8 +251,9 @@ def test_a_changed_byte_in_any_column(table: str, original: Any, store: Path, re
     voids caches, and the store's own id.
     """
     _, configs, truth = original
-    untold = {"threads.session", "threads.collected", "threads.revision", "threads.next_blob", "store.store_id",
-              "store.sequence", "writes.task"}  # fmt: skip
+    untold = {"threads.session", "threads.collected", "threads.revision", "threads.next_blob", "this_store.store_id",
+              "this_store.journal",
+              "this_store.sequence", "writes.task"}  # fmt: skip
     pristine = original[0]
     columns = [name for _, name, *_ in query(pristine, f"PRAGMA table_info({table})") if name != "one"]
     for column in columns:
@@ -277,9 +278,9 @@ def test_a_changed_byte_in_any_column(table: str, original: Any, store: Path, re
 @pytest.mark.parametrize(
     "change",
     [
-        "UPDATE store SET sequence = 3",
+        "UPDATE this_store SET sequence = 3",
         "UPDATE threads SET next_blob = 2",
-        "UPDATE store SET sequence = (SELECT max(revision) - 1 FROM threads)",
+        "UPDATE this_store SET sequence = (SELECT max(revision) - 1 FROM threads)",
         "UPDATE threads SET revision = 1",
     ],
 )
@@ -321,7 +322,7 @@ def test_a_write_onto_damage_is_refused_or_right(
     for row in rows[:2] if table != "blobs" else rows[-3:]:
         damage(store, table, name, row)
     if name == "seq":
-        query(store, "UPDATE store SET sequence = sequence + 10")
+        query(store, "UPDATE this_store SET sequence = sequence + 10")
     api = reopened()
     versions = truth[key(config)][2]["channel_versions"]
     made = checkpoint_of({"tiny": 99}, {**versions, "tiny": versions["tiny"] + 1})
@@ -435,7 +436,7 @@ def test_rows_that_belong_to_nothing_are_found(original: Any, store: Path, reope
         "INSERT INTO checkpoints SELECT 9002, 700, id, parent, run, undone, frame, history FROM checkpoints LIMIT 1",
     )
     query(store, "INSERT INTO spaces VALUES (800, 900, 'nowhere')")
-    query(store, "UPDATE store SET sequence = 9100")
+    query(store, "UPDATE this_store SET sequence = 9100")
     details = [f.detail for f in reopened().verify().findings if f.kind == "orphan"]
     for what in ("checkpoint", "writes row", "namespace", "blob"):
         assert any(f"1 rows of kind {what}" in detail for detail in details), (what, details)

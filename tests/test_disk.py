@@ -279,7 +279,7 @@ def test_file_size_limit(form: str, path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         assert head(api) == 0
         # Nothing is there but the sequence number of a commit that may have had to settle another.
-        assert {**contents(path), "store": 0} == {**before, "store": 0}
+        assert {**contents(path), "this_store": 0} == {**before, "this_store": 0}
         put(api, 2, 400_000)
         assert head(api) == 2
         assert len(api.list(THREAD)) == 2

@@ -50,6 +50,27 @@ def test_survive_restart(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [], "the example leaves nothing behind in the working folder"
 
 
+def test_credentials(tmp_path: Path) -> None:
+    """The tool's refresh, the race of two workers, the audit and the search of the raw files come out as it says."""
+    done = run_example("credentials.py", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "FAIL" not in done.stdout
+    for line in (
+        r"You ordered a kettle, two cups\.",
+        r"ok   the tool refreshed the token",
+        r"what print shows: Credential\(name='orders-api', revision=\d+, expires_at=\S+, value=\*\*\*\)",
+        r"^   anna: .*, 2 orders$",
+        r"^   ben: .*, 2 orders$",
+        r"ok   one of them refreshed the token",
+        r"ok   the thread's own revision did not move",
+        r"get  revision \d+ by node tools, run first, process \d+ on ",
+        r"ok   with the saver open: none of \d+ secrets in \d+ files",
+        r"^All checks passed\.$",
+    ):
+        assert re.search(line, done.stdout, re.MULTILINE), f"{line!r} not in:\n{done.stdout}"
+    assert list(tmp_path.iterdir()) == [], "the example leaves nothing behind in the working folder"
+
+
 def test_stateless_worker(tmp_path: Path) -> None:
     """A worker that is killed in the middle of a thread leaves it to the other one, which knows only its id."""
     done = run_example("stateless_worker.py", tmp_path)

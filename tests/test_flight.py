@@ -309,7 +309,7 @@ def test_a_collected_cycle(saver: AgentSaver) -> None:
     gc.disable()
     try:
         holder: dict[str, Any] = {}
-        holder["stream"] = loop_graph(saver).stream(GIVEN, CONFIG)
+        holder["stream"] = loop_graph(saver).stream(GIVEN, CONFIG, durability="sync")
         holder["self"] = holder
         started = threading.Thread(target=next, args=(holder["stream"],))
         started.start()

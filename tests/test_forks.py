@@ -1,6 +1,6 @@
 """Programs that fork with a saver in hand, and many OS threads and event loops on one saver.
 
-AGENT_CKPT_TEST_FORKS sets the forks for each way (CI: 3; 50 take about two minutes).
+AGENT_CKPT_TEST_FORKS sets the forks for each way (CI: 2; 50 take about two minutes).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.faults import ROOT
 from tests.fork_workers import started_by_multiprocessing
 from tests.test_lifecycle import made, thread
 
-FORKS = int(os.environ.get("AGENT_CKPT_TEST_FORKS", "3"))
+FORKS = int(os.environ.get("AGENT_CKPT_TEST_FORKS", "2"))
 MANY = 2000
 WATCHDOG_S = 60.0
 

@@ -1,6 +1,6 @@
 """Competing workers, killed at random, append to lists; what the store holds is one history of what they were told.
 
-AGENT_CKPT_TEST_HISTORY_S sets for how many seconds the workers run (CI: 4).
+AGENT_CKPT_TEST_HISTORY_S sets for how many seconds the workers run (CI: 3).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.conftest import assert_sound
 from tests.histories import Told, append, begin, check
 from tests.race_workers import CONTEXT
 
-SECONDS = float(os.environ.get("AGENT_CKPT_TEST_HISTORY_S", "4"))
+SECONDS = float(os.environ.get("AGENT_CKPT_TEST_HISTORY_S", "3"))
 WORKERS = 4
 WATCHDOG_S = 60.0
 

@@ -338,13 +338,13 @@ def test_mutated_frames_give_typed_errors_only() -> None:
     RAN.clear()
     for number in range(MUTATIONS):
         body = dice.choice(bodies)
-        framed = frame.seal_blob(body, "zstd" if number % 2 else "none")
+        framed = frame.seal_blob(body, "zstd" if number % 2 else "none", b"", b"")
         framed = framed[:2] + _mutated(framed[2:], dice) if number % 3 else frame.seal_blob(
-            body[:1] + _mutated(body[1:], dice), "none"
+            body[:1] + _mutated(body[1:], dice), "none", b"", b""
         )  # fmt: skip
         began = time.perf_counter()
         try:
-            codecs[number % 2].decode(frame.open_blob(framed))
+            codecs[number % 2].decode(frame.open_blob(framed, b"", b""))
             values += 1
         except (frame.FrameError, DecodeError, UnresolvedError):
             errors += 1

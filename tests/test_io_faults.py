@@ -1,7 +1,7 @@
 """Each I/O call of a workload fails in turn: nothing acknowledged is lost, nothing hangs, every error says what failed.
 
 The calls are made to fail in a process of their own by a preloaded library. CI takes a sample, with its seed printed;
-AGENT_CKPT_TEST_IO_FAULTS=all takes every call (some 15,000 runs, about an hour).
+AGENT_CKPT_TEST_IO_FAULTS=all takes every call (some 20,000 runs, which take hours).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.faults import KINDS, ROOT, build, environment, in_memory
 from tests.faults.judge import Outcome, judge
 
 ALL = os.environ.get("AGENT_CKPT_TEST_IO_FAULTS", "") == "all"
-SAMPLE = int(os.environ.get("AGENT_CKPT_TEST_IO_FAULTS", "4") if not ALL else 0)
+SAMPLE = int(os.environ.get("AGENT_CKPT_TEST_IO_FAULTS", "2") if not ALL else 0)
 """Runs of each kind of failure, form and durability that CI makes."""
 WATCHDOG_S = 120.0
 EXPECTED = ("UnavailableError", "DiskFullError", "ReadOnlyError", "BusyError", "PoisonedError")
@@ -42,26 +42,32 @@ OPERATIONS = (
 )
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("library"))
-
-
 class Faulty:
-    """The worker process, seen from the test."""
+    """The worker process, seen from the test; another one is started where it has died."""
 
     def __init__(self, library: Path, errors: Path) -> None:
-        self.errors = errors
+        self.library, self.errors = library, errors
         self._file = errors.open("w")
-        self.process = subprocess.Popen(
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
             [sys.executable, "-W", "error", "-m", "tests.faults.io_worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._file,
             text=True,
             cwd=ROOT,
-            env=environment(library),
+            env=environment(self.library),
         )
+
+    def begin(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Ask for a run of the workload."""
+        if self.process.poll() is not None:
+            self.stop()
+            self._file = self.errors.open("a")
+            self.process = self._start()
+        return self.ask(json.dumps(asked))
 
     def ask(self, line: str) -> dict[str, Any]:
         """Send a line and wait for the answer.
@@ -101,9 +107,11 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(made)
 
 
-@pytest.fixture
-def faulty(library: Path, tmp_path: Path) -> Iterator[Faulty]:
-    worker = Faulty(library, tmp_path / "stderr")
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faulty]:
+    """One process for all runs; at its end it has complained of nothing."""
+    made = tmp_path_factory.mktemp("faulty")
+    worker = Faulty(build(made), made / "stderr")
     yield worker
     worker.stop()
     said = worker.errors.read_text()
@@ -130,7 +138,7 @@ class Runs:
         image.mkdir(parents=True)
         path = folder / "agent.db"
         asked = {"path": str(path), "at": at, "kind": kind, "sticky": sticky, "form": form, "synchronous": synchronous}
-        told = self.worker.ask(json.dumps(asked))
+        told = self.worker.begin(asked)
         # As a kill at this moment would leave it; this process has no locks to lose by a copy.
         for suffix in ("", "-wal"):
             if os.path.exists(f"{path}{suffix}"):
@@ -187,7 +195,7 @@ def test_every_call_fails_in_turn(
         except AssertionError as exc:
             failures.append(f"{exc}"[:2000])
             print(failures[-1], flush=True)
-            if faulty.process.poll() is not None or len(failures) > 20:
+            if len(failures) > 20:
                 break
     print(f"{len(chosen)} of {calls} calls failed: {dict(runs.raised)}; {dict(runs.struck)}")
     assert not failures, "\n".join(failures)
@@ -197,7 +205,7 @@ def test_the_judge_sees_what_is_wrong(faulty: Faulty, folder: Path) -> None:
     """The same checks refuse a store that lacks an acknowledged put, holds a refused one, or half of its writes."""
     path = folder / "agent.db"
     asked = {"path": str(path), "at": 0, "kind": "EIO", "sticky": False, "form": "sync", "synchronous": "full"}
-    faulty.ask(json.dumps(asked))
+    faulty.begin(asked)
     after = faulty.ask("go on")
     outcomes = [as_outcome(each) for each in after["outcomes"]]
     judge(path, outcomes)

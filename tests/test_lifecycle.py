@@ -436,7 +436,7 @@ def test_failure_between_two_statements(at: str, api: Api, path: Path) -> None:
     assert struck
     backend.on_statement = None
     assert_lock_is_free(path)
-    assert {**contents(path), "store": 0} == {**before, "store": 0}
+    assert {**contents(path), "this_store": 0} == {**before, "this_store": 0}
     api.put(config, *made(2))
     assert api.get_tuple(thread()).checkpoint["channel_values"]["n"] == 2
 

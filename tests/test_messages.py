@@ -274,6 +274,80 @@ def test_all_of_them_through_a_store(open_saver: Callable[..., AgentSaver], path
         same(found, message)
 
 
+def conversation(size: int) -> list[lc.BaseMessage]:
+    """Many messages, all of them objects of their own, of every kind of the corpus that the fast paths take."""
+    fast = [m for m in CORPUS.values() if not m.__pydantic_extra__ and m.__pydantic_private__ is None]
+    usual = [m for m in fast if _packs(m)]
+    return [copy.deepcopy(usual[at % len(usual)]) for at in range(size)]
+
+
+def _packs(message: lc.BaseMessage) -> bool:
+    return messages.encode(message, messages.NUMBERS[type(message)]) is not None
+
+
+@pytest.mark.parametrize("cls", [lc.AIMessage, lc.ToolMessage, None])
+def test_a_long_list_read_again_and_again(cls: type | None, api: Api) -> None:
+    """Every read of a head of 150 messages gives equal messages of their own, whatever is done to earlier ones."""
+    wanted = [m for m in conversation(1000) if cls is None or type(m) is cls][:150]
+    wanted += [copy.deepcopy(wanted[0]) for _ in range(150 - len(wanted))]
+    thread = Thread(api)
+    thread.put(messages=wanted)
+    seen: list[Any] = []
+    for _ in range(4):
+        found = values_at(api, thread.config)["messages"]
+        for message, other in zip(wanted, found, strict=True):
+            same(other, message)
+        assert not {id(part) for part in _mutable(found)} & {id(part) for part in _mutable(seen)}
+        for message in found:
+            message.additional_kwargs["edited"] = [1]
+            message.response_metadata.clear()
+            message.id = "another"
+        seen += found
+
+
+def _mutable(found: Any) -> list[Any]:
+    parts: list[Any] = []
+    stack = list(found)
+    while stack:
+        part = stack.pop()
+        if isinstance(part, lc.BaseMessage):
+            parts += [part, part.__dict__, part.__pydantic_fields_set__, part.__pydantic_extra__]
+            stack += part.__dict__.values()
+        elif isinstance(part, (dict, list)):
+            parts.append(part)
+            stack += part.values() if isinstance(part, dict) else part
+    return parts
+
+
+@pytest.mark.parametrize("at", [3, 64, 149])
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda m: setattr(m, "content", "edited"),
+        lambda m: m.response_metadata.update(flag=1),
+        lambda m: m.response_metadata.update(zero=-0.0),
+        lambda m: m.additional_kwargs.setdefault("deep", {}).setdefault("list", []).append(True),
+        lambda m: m.__pydantic_fields_set__.add("name"),
+        lambda m: m.__pydantic_extra__.update(more=1),
+        lambda m: m.__dict__.update(content=m.__dict__.pop("content")),
+    ],
+)
+def test_an_edit_in_place_in_a_long_list_is_stored(edit: Callable[[Any], Any], at: int, api: Api) -> None:
+    """Edits in place of one of 150 known messages are seen, also such as only look like nothing."""
+    thread, messages_ = Thread(api), conversation(150)
+    assert messages.Run.of(messages_) is not None
+    messages_[at] = lc.AIMessage("x", response_metadata={"flag": True, "zero": 0.0})
+    for _ in range(2):
+        thread.put(messages=messages_)
+    edit(messages_[at])
+    wanted = copy.deepcopy(messages_)
+    thread.put(messages=[*messages_, lc.HumanMessage("next")])
+    found = values_at(api, thread.config)["messages"]
+    for message, other in zip(wanted, found[:-1], strict=True):
+        same(other, message)
+    assert list(found[at].__dict__) == list(wanted[at].__dict__)
+
+
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 JSON = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(allow_nan=False), TEXT),

@@ -1,7 +1,7 @@
 """Power lost at any moment: with synchronous="full" nothing that was acknowledged is lost, and nothing is half there.
 
 A process runs on real files with its writes and syncs logged; from the log the files are built that a disk could hold
-after its power was lost at some moment, and each is opened. AGENT_CKPT_TEST_IMAGES sets how many (CI: 40; 400 take
+after its power was lost at some moment, and each is opened. AGENT_CKPT_TEST_IMAGES sets how many (CI: 30; 400 take
 about a minute and a half).
 """
 
@@ -21,7 +21,7 @@ from tests.faults.images import HOW, Disk, Record, read_log
 from tests.kill_workers import THREAD, text_of, writes_of
 from tests.test_kill import Told, check
 
-IMAGES = int(os.environ.get("AGENT_CKPT_TEST_IMAGES", "40"))
+IMAGES = int(os.environ.get("AGENT_CKPT_TEST_IMAGES", "30"))
 PUTS = 60
 
 
@@ -124,7 +124,7 @@ def test_the_images_catch_a_saver_without_syncs(tmp_path: Path) -> None:
     caught = 0
     for moment, record in enumerate(records):
         disk.play(record)
-        if moment % 200 == 0 and disk.marks:
+        if moment % 400 == 0 and disk.marks:
             image = tmp_path / f"image {moment}"
             image.mkdir()
             disk.lose_power(image, chance, "none")

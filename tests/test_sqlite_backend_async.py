@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
-import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ import pytest
 from agent_ckpt.backend import Program, Statement
 from agent_ckpt.errors import ClosedError
 from agent_ckpt.sqlite import SqliteBackend
-from tests.sqlite_backend import add, backend_on, count, crawl, names, run_script
+from tests.sqlite_backend import add, backend_on, connect, count, crawl, names, run_script
 
 
 @pytest.fixture
@@ -114,7 +113,7 @@ def test_random_cancels_leave_nothing_half_done(backend: SqliteBackend, tmp_path
         assert (f"{i}a" in found) == (f"{i}b" in found)
         assert f"{i}a" in found or i not in done
     assert 0 < len(done) < 200
-    other = sqlite3.connect(tmp_path / "a.db", timeout=0, isolation_level=None)
+    other = connect(tmp_path / "a.db", timeout=5.0)
     other.execute("BEGIN IMMEDIATE")
     other.close()
 

@@ -312,11 +312,13 @@ def test_foreign_file_that_this_process_has_open(tmp_path: Path) -> None:
         ("DROP INDEX blobs_digest", "index blobs_digest .*is missing"),
         ("ALTER TABLE blobs ADD COLUMN more TEXT", "table blobs .*was changed"),
         ("CREATE TRIGGER spy AFTER INSERT ON blobs BEGIN SELECT 1; END", "trigger spy"),
-        ("CREATE VIEW peek AS SELECT 1", "view peek"),
+        ("CREATE VIEW peek AS SELECT * FROM Blobs", "view peek"),
+        ("CREATE INDEX fast ON blobs (length(frame))", "index fast"),
+        ("CREATE TRIGGER spy AFTER INSERT ON items BEGIN DELETE FROM blobs; END", "trigger spy"),
     ],
 )
 def test_changed_schema_is_refused(tmp_path: Path, change: str, said: str) -> None:
-    """An object of ours that is gone or changed, or a foreign trigger or view, is refused by name."""
+    """An object of ours that is gone or changed, or a foreign object that touches our tables, is refused by name."""
     backend_on(tmp_path / "a.db").close()
     _sql(tmp_path / "a.db", change)
     backend = SqliteBackend(tmp_path / "a.db", Options())
@@ -327,13 +329,15 @@ def test_changed_schema_is_refused(tmp_path: Path, change: str, said: str) -> No
 
 
 def test_foreign_tables_are_let_be(tmp_path: Path) -> None:
-    """Statistics and a replication tool's tables in our file don't matter."""
+    """Statistics, a replication tool's tables, and tables of others with what belongs to them don't matter."""
     backend_on(tmp_path / "a.db").close()
     _sql(
         tmp_path / "a.db",
         "CREATE TABLE _litestream_seq (id INTEGER PRIMARY KEY, seq INTEGER)",
         "CREATE TABLE mine (a)",
         "CREATE INDEX mine_a ON mine (a)",
+        "CREATE VIEW their_view AS SELECT a FROM mine",
+        "CREATE TRIGGER their_trigger AFTER INSERT ON mine BEGIN DELETE FROM mine WHERE a = 1; END",
         "ANALYZE",
     )
     backend = SqliteBackend(tmp_path / "a.db", Options())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import sqlite3
 import threading
@@ -15,8 +16,8 @@ from typing import Any
 import pytest
 
 from agent_ckpt.errors import ClosedError
-from agent_ckpt.sqlite import SqliteBackend
-from tests.sqlite_backend import add, backend_on, both_ways, count
+from agent_ckpt.sqlite import SqliteBackend, guard
+from tests.sqlite_backend import add, backend_on, both_ways, count, names
 
 BOTH = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 
@@ -85,9 +86,27 @@ def test_close_is_idempotent_and_final(tmp_path: Path, is_async: bool) -> None:
     for write in (False, True):
         with pytest.raises(ClosedError, match=r"a\.db"):
             both_ways(backend, count, is_async, write=write)
-    assert sorted(os.listdir(tmp_path)) == ["a.db", "a.db-lock"]
+    assert {*os.listdir(tmp_path)} - {"a.db-journal"} == {"a.db", "a.db-lock"}
     backend_on(tmp_path / "never.db", table=False).close()
     assert not (tmp_path / "never.db").exists()
+
+
+def test_close_when_the_side_file_cannot_be_looked_at(
+    backend: SqliteBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An I/O error at the side file while closing keeps nothing open and raises nothing; what was stored is there."""
+    backend.run(add("x"), write=True)
+
+    def fail(*_: object) -> bool:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(guard.Guard, "_is_in_place", fail)
+    backend.close()
+    monkeypatch.undo()
+    again = backend_on(tmp_path / "a.db", table=False)
+    again.run(add("y"), write=True)
+    assert again.run(names) == ["x", "y"]
+    again.close()
 
 
 def test_close_finishes_accepted_writes(tmp_path: Path) -> None:
@@ -119,7 +138,7 @@ def test_dropped_backend_closes_itself(tmp_path: Path) -> None:
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline and (threading.active_count() > before or (tmp_path / "a.db-wal").exists()):
         time.sleep(0.01)
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
     assert not (tmp_path / "a.db-wal").exists()
 
 

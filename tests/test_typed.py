@@ -89,16 +89,16 @@ def test_kinds_through_a_real_graph(group: str, open_saver: Opener, form: str) -
     builder.add_edge("put", "ask")
     builder.add_edge("ask", END)
     config: Any = {"configurable": {"thread_id": "t"}}
-    first = Api(open_saver(), form)
+    first = Api(open_saver(plaintext_secrets="allow"), form)
     first.invoke(builder.compile(checkpointer=first.saver), {"channel": None}, config)
-    again = Api(open_saver(), form)
+    again = Api(open_saver(plaintext_secrets="allow"), form)
     graph = builder.compile(checkpointer=again.saver)
     state = again.get_state(graph, config)
     assert alike(state.values["channel"], values)
     assert alike(state.values["more"], list(values.values()))
     assert alike(state.interrupts[0].value, values)
     again.invoke(graph, Command(resume=values), config)
-    last = Api(open_saver(), form)
+    last = Api(open_saver(plaintext_secrets="allow"), form)
     assert alike(last.get_state(graph, config).values["more"], values)
 
 
@@ -114,12 +114,12 @@ def test_times_keep_their_arithmetic() -> None:
 
 def test_writes_metadata_snapshots_and_sends(open_saver: Opener, form: str) -> None:
     """Pending writes, metadata, Send arguments and DeltaChannel snapshots keep what state keeps."""
-    api = Api(open_saver(), form)
+    api = Api(open_saver(plaintext_secrets="allow"), form)
     thread = Thread(api)
     value = {k: v for k, v in ALL.items() if k in ("tuple nested", "model rich", "int as key", "fold", "enum nested")}
     thread.put(value=_DeltaSnapshot(list(value.values())))
     thread.writes(("a", value), ("__pregel_tasks", Send("n", value)), ("__interrupt__", [Interrupt(value, id="i")]))
-    found = Api(open_saver(), form).get_tuple(plain(thread.config))
+    found = Api(open_saver(plaintext_secrets="allow"), form).get_tuple(plain(thread.config))
     assert alike(found.checkpoint["channel_values"]["value"].value, list(value.values()))
     written = {channel: what for _, channel, what in found.pending_writes}
     expected = {"__interrupt__": [Interrupt(value, id="i")], "a": value, "__pregel_tasks": Send("n", value)}

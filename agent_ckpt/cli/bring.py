@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agent_ckpt.cli import render
-from agent_ckpt.cli.threads import AsJson
+from agent_ckpt.cli.threads import AsJson, TargetKey
 from agent_ckpt.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def bring(
         str | None, typer.Option("--as", metavar="ID", help="The id that the thread gets, where it is a single one.")
     ] = None,
     key: Key = None,
+    db_key: TargetKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Bring threads in, compare every checkpoint with the source, and print what was brought.
@@ -50,9 +51,9 @@ def bring(
     if _is_portable(source):
         if threads or key:
             raise UsageError(f"{source} holds one thread, in clear: --thread and --key don't apply to it")
-        _bring_portable(source, db, as_id, as_json)
+        _bring_portable(source, db, db_key, as_id, as_json)
     else:
-        _bring_official(source, db, threads, as_id, key, as_json)
+        _bring_official(source, db, db_key, threads, as_id, key, as_json)
 
 
 def read_key(spec: str | None) -> bytes | None:
@@ -91,17 +92,23 @@ def _is_portable(path: str) -> bool:
         return file.read(len(MAGIC)) == MAGIC
 
 
-def _bring_portable(source: str, db: str, as_id: str | None, as_json: bool) -> None:
+def _bring_portable(source: str, db: str, db_key: str | None, as_id: str | None, as_json: bool) -> None:
     from agent_ckpt import AgentSaver
 
-    with AgentSaver(db) as saver:
+    with AgentSaver(db, key=db_key) as saver:
         report = saver.import_thread(source, thread_id=as_id)
     facts = {"thread": report.thread_id, "checkpoints": report.checkpoints, "task writes": report.writes}
     print_facts({**facts, "bytes before": report.size, "bytes after": _size(db)}, "checked, whole", as_json)
 
 
 def _bring_official(
-    source: str, db: str, threads: list[str] | None, as_id: str | None, key: str | None, as_json: bool
+    source: str,
+    db: str,
+    db_key: str | None,
+    threads: list[str] | None,
+    as_id: str | None,
+    key: str | None,
+    as_json: bool,
 ) -> None:
     from agent_ckpt import AgentSaver, OfficialFile
     from agent_ckpt.transfers import transfer
@@ -113,7 +120,7 @@ def _bring_official(
                 raise UsageError(f"--as names one thread, {len(threads)} are to be brought; choose one with --thread")
         rename = {threads[0]: as_id} if threads and as_id is not None else None
         before = file.size
-        with AgentSaver(db) as saver, _progress() as progress:
+        with AgentSaver(db, key=db_key) as saver, _progress() as progress:
             report = transfer(file, saver, threads=threads, rename=rename, progress=progress)
     facts: dict[str, Any] = {
         "threads": report.threads,

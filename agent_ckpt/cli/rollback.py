@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from agent_ckpt.cli import render
-from agent_ckpt.cli.threads import AsJson, Database
+from agent_ckpt.cli.threads import AsJson, Database, Key
 
 
 def rollback(
@@ -15,6 +15,7 @@ def rollback(
     thread: Annotated[str, typer.Argument(metavar="THREAD", help="The thread_id.")],
     checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="The checkpoint_id to go back to.")],
     as_json: AsJson = False,
+    key: Key = None,
 ) -> None:
     """Make an older checkpoint the head (latest checkpoint) again. What came after it is kept, marked.
 
@@ -23,7 +24,7 @@ def rollback(
     """
     from agent_ckpt import AgentSaver
 
-    with AgentSaver(db, create=False) as saver:
+    with AgentSaver(db, create=False, key=key) as saver:
         config: Any = {"configurable": {"thread_id": thread, "checkpoint_ns": "", "checkpoint_id": checkpoint}}
         saver.rollback(config)
         done: dict[str, Any] = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agent_ckpt.cli import render
-from agent_ckpt.cli.threads import AsJson, Database
+from agent_ckpt.cli.threads import AsJson, Database, Key
 from agent_ckpt.errors import CorruptionError, FormatError, UsageError
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def show(
     db: Database,
     thread: Annotated[str, typer.Argument(metavar="THREAD", help="The thread's id.")],
     as_json: AsJson = False,
+    key: Key = None,
     ns: Annotated[str, typer.Option("--ns", help="The namespace of a subgraph; the root graph's is empty.")] = "",
     limit: Annotated[int, typer.Option("--limit", min=1, help="Rows of history to show.")] = 20,
 ) -> None:
@@ -55,7 +56,7 @@ def show(
     """
     from agent_ckpt import AgentSaver
 
-    with AgentSaver(db, create=False, on_unresolved="keep", on_schema_change="ignore") as saver:
+    with AgentSaver(db, create=False, key=key, on_unresolved="keep", on_schema_change="ignore") as saver:
         report = build(saver, db, thread, ns, limit)
     if as_json:
         render.print_json(asdict(report))

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import ormsgpack
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-from agent_ckpt.codec import generics, kinds, messages, numeric, registry, stdlib, typed
+from agent_ckpt.codec import generics, kinds, messages, numeric, registry, secrets, stdlib, typed
 from agent_ckpt.codec.frameworks import is_framework
 from agent_ckpt.codec.gate import Gate, Unresolved, UnresolvedError
 from agent_ckpt.codec.pack import PackError, pack
@@ -80,13 +80,15 @@ class Encoder:
     Args:
         gate: tells whether a class can be found again under its name.
         lenient: put a text in the place of what can't be kept, in place of an error: for metadata.
+        secrets_allowed: whether a SecretStr or SecretBytes may be kept.
     """
 
-    __slots__ = ("_gate", "_lenient")
+    __slots__ = ("_gate", "_lenient", "_secrets_allowed")
 
-    def __init__(self, gate: Gate, *, lenient: bool = False) -> None:
+    def __init__(self, gate: Gate, *, lenient: bool = False, secrets_allowed: bool = True) -> None:
         self._gate = gate.under(None)
         self._lenient = lenient
+        self._secrets_allowed = secrets_allowed
 
     def encode(self, value: Any, depth: int = 0) -> bytes:
         """The msgpack of a value.
@@ -277,6 +279,8 @@ class Encoder:
             return self._refuse(value, str(exc))
 
     def _object(self, value: Any, cls: type, depth: int) -> bytes:
+        if not self._secrets_allowed and secrets.is_secret(value):
+            return self._refuse(value, secrets.IN_CLEAR, secrets.REMEDY)
         try:
             plan = _plan_of(cls)
             state = kinds.take_apart(value, plan.shape)

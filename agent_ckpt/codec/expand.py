@@ -16,7 +16,15 @@ REFERRING = (frame.NODE, frame.ARRAY_DIFF)
 
 
 class MissingBlobError(Exception):
-    """A reference to a blob that isn't there."""
+    """A reference to a blob that isn't there, or can't be opened.
+
+    Attributes:
+        reason: as of the FrameError that says why.
+    """
+
+    def __init__(self, message: str, reason: Any = None) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class DamagedRefError(Exception):
@@ -71,7 +79,11 @@ class Expander:
     """
 
     def __init__(
-        self, codec: ValueCodec, blobs: Mapping[int, Entry], secret: bytes, faults: Mapping[int, str] | None = None
+        self,
+        codec: ValueCodec,
+        blobs: Mapping[int, Entry],
+        secret: bytes,
+        faults: Mapping[int, Exception] | None = None,
     ) -> None:
         self._codec = codec
         self._blobs = blobs
@@ -127,7 +139,9 @@ class Expander:
     def _entry(self, number: int) -> Entry:
         entry = self._blobs.get(number)
         if entry is None:
-            raise MissingBlobError(f"blob {number}: {self._faults.get(number, 'is missing')}")
+            fault = self._faults.get(number)
+            reason = getattr(fault, "reason", None)
+            raise MissingBlobError(f"blob {number}: {'is missing' if fault is None else fault}", reason)
         return entry
 
     def _of_entry(self, entry: Entry) -> Any:

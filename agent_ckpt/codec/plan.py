@@ -124,7 +124,7 @@ class Planner:
         run = before.run if before is not None else None
         known = run.same(value) if run is not None else 0
         try:
-            bodies = self._codec.encode_many(value[known:] if known else value)
+            bodies = self._codec.encode_many(value[known:] if known else value, known)
         except Exception as exc:
             raise self._codec.refuse(value, path, exc) from exc
         if known and before is not None:

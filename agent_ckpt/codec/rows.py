@@ -61,7 +61,7 @@ def open_body(row: CheckpointRow) -> Body:
         FrameError: when it isn't what was stored there.
     """
     coordinates = checkpoint_coordinates(row.place, row.parent_id, row.seq, row.run_id)
-    payload = frame.open_row(frame.CHECKPOINT_ROW, row.frame, coordinates)
+    payload = frame.open_row(frame.CHECKPOINT_ROW, row.frame, coordinates, row.secret)
     v, ts, channels, *others = _list(payload, 7)
     return Body(v, _long_time(ts), [(name, version, ref) for name, version, ref in channels], *others)
 
@@ -81,7 +81,8 @@ def open_writes(row: WritesRow) -> TaskWrites:
     Raises:
         FrameError: when it isn't what was stored there.
     """
-    payload = frame.open_row(frame.WRITES_ROW, row.frame, writes_coordinates(row.place, row.seq, row.run_id))
+    coordinates = writes_coordinates(row.place, row.seq, row.run_id)
+    payload = frame.open_row(frame.WRITES_ROW, row.frame, coordinates, row.secret)
     task_id, task_path, writes = _list(payload, 3)
     return TaskWrites(ids.expand(task_id), task_path, [(idx, channel, ref) for idx, channel, ref in writes])
 
@@ -99,7 +100,8 @@ def open_history(row: CheckpointRow) -> History | None:
     """
     if row.history is None:
         return None
-    payload = frame.open_row(frame.HISTORY_ROW, row.history, history_coordinates(row.place, row.seq))
+    coordinates = history_coordinates(row.place, row.seq)
+    payload = frame.open_row(frame.HISTORY_ROW, row.history, coordinates, row.secret)
     (channels,) = _list(payload, 1)
     return History(
         {name: (seeded, seed, [(task, ref) for task, ref in ws]) for name, (seeded, seed, ws) in channels.items()}

@@ -15,7 +15,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-from agent_ckpt.codec import foreign, frame, messages
+from agent_ckpt.codec import foreign, frame, messages, secrets
 from agent_ckpt.codec.encoder import DEEPEST, TOO_DEEP, Encoder, Unstorable
 from agent_ckpt.codec.gate import Gate, UnresolvedError
 from agent_ckpt.codec.messages import STRETCH, Template
@@ -26,6 +26,7 @@ from agent_ckpt.codec.pack import (
     unpack,
     unpack_joined,
 )
+from agent_ckpt.codec.secrets import SecretInClearError, refuse_secrets
 from agent_ckpt.codec.typed import TypedReader
 from agent_ckpt.errors import ValueNotStorableError
 
@@ -57,12 +58,14 @@ class ValueCodec:
         splits: whether values go through our own codec, and lists, dicts and long texts may be stored
             in parts: only with LangGraph's own serializer as it is, since another one, or one that was
             given a hook or pickles, may treat a whole value in a way of its own.
+        secrets_allowed: whether a SecretStr or SecretBytes may be encoded; else it is refused.
     """
 
-    __slots__ = ("_gate", "_serde", "splits")
+    __slots__ = ("_gate", "_serde", "secrets_allowed", "splits")
 
-    def __init__(self, serde: SerializerProtocol, gate: Gate | None = None) -> None:
+    def __init__(self, serde: SerializerProtocol, gate: Gate | None = None, *, secrets_allowed: bool = True) -> None:
         self._serde = serde
+        self.secrets_allowed = secrets_allowed
         self._gate = gate if gate is not None else Gate()
         self.splits = False
         if type(serde) is JsonPlusSerializer:
@@ -87,6 +90,7 @@ class ValueCodec:
     def _with(other: ValueCodec, gate: Gate) -> ValueCodec:
         made = ValueCodec.__new__(ValueCodec)
         made._serde, made._gate, made.splits = other._serde, gate, other.splits
+        made.secrets_allowed = other.secrets_allowed
         return made
 
     def encode(self, value: Any) -> bytes:
@@ -97,6 +101,8 @@ class ValueCodec:
             Exception: whatever a serializer of the user's own raises.
         """
         if not self.splits:
+            if not self.secrets_allowed:
+                refuse_secrets(value)
             kind, data = self._serde.dumps_typed(value)
             return _SERDE + pack([kind, bytes(data)])
         number = messages.NUMBERS.get(type(value))
@@ -109,17 +115,22 @@ class ValueCodec:
                 return _PLAIN + pack(value)
             except (PackError, RecursionError):
                 pass
-        return _TYPED + Encoder(self._gate).encode(value)
+        return _TYPED + Encoder(self._gate, secrets_allowed=self.secrets_allowed).encode(value)
 
     def encode_leniently(self, value: Any) -> bytes:
         """The body of a value of metadata: a text stands in the place of a part that can't be kept."""
         try:
             return self.encode(value)
         except Exception:
-            return _TYPED + Encoder(self._gate, lenient=True).encode(value)
+            return _TYPED + Encoder(self._gate, lenient=True, secrets_allowed=self.secrets_allowed).encode(value)
 
-    def encode_many(self, values: Sequence[Any]) -> list[bytes]:
-        """The bodies of many values."""
+    def encode_many(self, values: Sequence[Any], first: int = 0) -> list[bytes]:
+        """The bodies of many values.
+
+        Args:
+            values: the values.
+            first: the place of the first one in the list that they are of, to name one that can't be kept.
+        """
         if not self.splits:
             return [self.encode(value) for value in values]
         if len(values) > _STRETCH:
@@ -140,7 +151,7 @@ class ValueCodec:
             try:
                 encoded.append(self.encode(value))
             except Unstorable as exc:
-                exc.item = len(encoded)
+                exc.item = first + len(encoded)
                 raise
         return encoded
 
@@ -192,7 +203,7 @@ class ValueCodec:
                         templates.append(messages.template([body[1:] for body in part]) if alike else None)
                     made = templates[at // STRETCH] if len(part) == STRETCH else None
                     values += made.make() if made is not None else self._decode_many(part)
-        except DecodeError:
+        except (DecodeError, UnresolvedError):
             raise
         except Exception as exc:
             raise DecodeError(f"{type(exc).__name__} while decoding") from exc
@@ -238,6 +249,13 @@ class ValueCodec:
                 path=place,
             )
         place, part = self._at_fault(value, path, 0, set())
+        if isinstance(cause, SecretInClearError):
+            kind = f"{type(part).__module__}.{type(part).__qualname__}"
+            return ValueNotStorableError(
+                f"{place} can't be stored: a value of type {kind}: {cause}. Nothing of this call was stored. "
+                f"What to do: {secrets.REMEDY}.",
+                path=place,
+            )
         # What a serializer of the user's own says may hold the value.
         return ValueNotStorableError(
             f"{place} can't be stored: a value of type {type(part).__module__}.{type(part).__qualname__} "

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from agent_ckpt.backend import Program, Statement
 from agent_ckpt.codec import digest, frame, tree
 from agent_ckpt.codec.messages import STRETCH
-from agent_ckpt.core.rows import BLOBS_AT_MOST, first_blob, last_blob
+from agent_ckpt.core.rows import BLOBS_AT_MOST, first_blob, hidden, last_blob
 from agent_ckpt.errors import UnavailableError
 from agent_ckpt.model import Entry, Ref, ThreadRow
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Assembled:
     """What a set of plans became.
 
@@ -59,8 +59,9 @@ class _Numbering:
         wanted = {entry.digest: entry for entry in asked if entry.digest not in self.by_address}
         if wanted and self.row.next_blob > 1 and not (planned and self._all_known):
             base = first_blob(self.row.thread)
-            found = yield Statement("blobs_by_digest", (b"".join(wanted), base, last_blob(self.row.thread)))
-            self.by_address.update({address: number for address, number in found})
+            marks = dict(zip(hidden(self.row.secret, list(wanted)), wanted, strict=True))
+            found = yield Statement("blobs_by_digest", (b"".join(marks), base, last_blob(self.row.thread)))
+            self.by_address.update({marks[mark]: number for mark, number in found})
         for address, entry in wanted.items():
             if address not in self.by_address:
                 self.add(entry)
@@ -75,7 +76,9 @@ class _Numbering:
             )
         number = self.by_address[entry.digest] = self.next
         self.next += 1
-        sealed = self._frames.get(entry.digest) or frame.seal_blob(entry.body, self._method)
+        sealed = self._frames.get(entry.digest) or frame.seal_blob(
+            entry.body, self._method, self.row.secret, entry.digest
+        )
         self.inserts.append((first_blob(self.row.thread) + number, entry.digest, sealed))
         self.stored.append((entry, number))
 
@@ -103,7 +106,9 @@ def assemble(
         yield from _close_groups(by_depth[depth], numbering)
     refs = [_ref(plan, numbering) for plan in plans]
     if numbering.inserts:
-        yield Statement("insert_blob", numbering.inserts, many=True)
+        marks = hidden(row.secret, [address for _, address, _ in numbering.inserts])
+        inserts = [(blob, mark, framed) for (blob, _, framed), mark in zip(numbering.inserts, marks, strict=True)]
+        yield Statement("insert_blob", inserts, many=True)
     return Assembled(refs, numbering.next, numbering.stored, len(numbering.inserts))
 
 

@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent_ckpt.backend import Program, Statement
-from agent_ckpt.codec import frame, ids, rows
+from agent_ckpt.codec import frame, heads, ids, rows
 from agent_ckpt.core.assemble import assemble
 from agent_ckpt.core.flight import Rules, check_lease, lease_of
-from agent_ckpt.core.manage import find_thread, moved
+from agent_ckpt.core.manage import Moving, find_thread, moved, reseal_blobs
 from agent_ckpt.core.put import PutPlan, Written, new_thread
-from agent_ckpt.core.rows import checkpoint_row, next_sequence, text, thread_row
+from agent_ckpt.core.rebuild import rebuild
+from agent_ckpt.core.rows import checkpoint_row, next_sequence, session_column, text, thread_row
 from agent_ckpt.core.writes import WritesPlan, task_key
 from agent_ckpt.errors import ThreadConflictError, UsageError
-from agent_ckpt.model import Place, TaskWrites, ThreadRow
+from agent_ckpt.model import Place, Secret, TaskWrites, ThreadRow
 
 _STAGED = "\x01agent_ckpt being transferred: "
 
@@ -62,7 +63,7 @@ def bring(plan: BringPlan) -> Program[Written]:
     parent = ids.shrink(put.parent_id) if put.parent_id else None
     run = ids.shrink(put.run_id) if put.run_id else None
     found = yield Statement("put_begin", (place.thread_id, place.ns, key, parent, False))
-    row = thread_row(found[0]) if found else None
+    row = thread_row(found[0], place.thread_id) if found else None
     if (row.revision if row is not None else 0) != plan.revision:
         raise _two_transfers(plan, row)
     put.target.check(row)
@@ -81,15 +82,22 @@ def bring(plan: BringPlan) -> Program[Written]:
     body = put.body
     body.channels = [(name, version, next(refs)) for name, version, _ in put.channels]
     coordinates = rows.checkpoint_coordinates(place, put.parent_id, sequence, put.run_id)
-    framed = frame.seal_row(frame.CHECKPOINT_ROW, rows.pack_body(body), coordinates, put.compression)
+    framed = frame.seal_row(frame.CHECKPOINT_ROW, rows.pack_body(body), coordinates, put.compression, row.secret)
+    if row.heads is not None:
+        before = found[0][7] if found else None
+        at = heads.At(place.ns, row.secret, is_new=not found or found[0][6] is None)
+        row.heads.put(at, key, before, sequence, assembled.new_blobs)
     yield Statement("insert_checkpoint", (sequence, space, key, parent, run, framed))
     for task in plan.tasks:
         sequence = yield from next_sequence(place)
         writes = TaskWrites(task.task_id, task.task_path, [(idx, name, next(refs)) for idx, name, _ in task.writes])
         coordinates = rows.writes_coordinates(place, sequence, None)
-        framed = frame.seal_row(frame.WRITES_ROW, rows.pack_writes(writes), coordinates, put.compression)
-        yield Statement("insert_writes", (sequence, space, key, task_key(task.task_id), None, framed))
-    yield Statement("update_thread", (row.thread, sequence, None, assembled.next_blob))
+        framed = frame.seal_row(frame.WRITES_ROW, rows.pack_writes(writes), coordinates, put.compression, row.secret)
+        if row.heads is not None:
+            row.heads.wrote(heads.At(place.ns, row.secret, is_new=False), key, sequence, True, 0)
+        yield Statement("insert_writes", (sequence, space, key, task_key(task.task_id, row.secret), None, framed))
+    column = session_column(row, sequence, None)
+    yield Statement("update_thread", (row.thread, sequence, column, assembled.next_blob))
     row = ThreadRow(row.thread, sequence, None, assembled.next_blob, row.collected, row.secret)
     return Written(row, True, assembled, {name: (version, ref) for name, version, ref in body.channels})
 
@@ -117,8 +125,11 @@ def keys_of(thread_id: str) -> Program[tuple[int, list[tuple[str, str, str | Non
     return row.revision, [(ns, ids.expand(checkpoint), text(parent)) for ns, checkpoint, parent in found]
 
 
-def adopt(staged_id: str, target_id: str, compression: str, rules: Rules) -> Program[None]:
+def adopt(staged_id: str, target_id: str, secret: bytes, compression: str, rules: Rules) -> Program[None]:
     """Give a staged thread its real name; all its rows keep their order.
+
+    Args:
+        secret: the one under the real name: a data key of its own where it is sealed, and the same key of addresses.
 
     Raises:
         UsageError: when a thread of that name is there by now.
@@ -131,30 +142,38 @@ def adopt(staged_id: str, target_id: str, compression: str, rules: Rules) -> Pro
     row = yield from find_thread(staged_id)
     if row is None:
         raise UsageError(f"the transfer of thread {target_id!r} was finished or given up by another one")
+    moving = Moving(row.secret, secret, compression)
+    if isinstance(secret, Secret):
+        yield from reseal_blobs(staged_id, row.thread, row.secret, secret, compression)
     for _, _, ns, *columns in (yield Statement("checkpoints_of_thread", (row.thread,))):
-        yield from _rename_checkpoint(staged_id, target_id, ns, columns, compression)
+        yield from _rename_checkpoint(staged_id, target_id, ns, columns, moving)
     for _, _, ns, seq, checkpoint, _, run, framed in (yield Statement("writes_of_thread", (row.thread,))):
         at = Place(staged_id, ns, ids.expand(checkpoint))
         here = rows.writes_coordinates(at, seq, text(run))
         there = rows.writes_coordinates(at._replace(thread_id=target_id), seq, text(run))
-        yield Statement("set_writes_frame", (seq, moved(frame.WRITES_ROW, framed, at, here, there, compression)))
+        yield Statement("set_writes_frame", (seq, moved(frame.WRITES_ROW, framed, at, here, there, moving)))
     revision = yield from next_sequence(place, row)
     yield Statement("rename_thread", (row.thread, target_id, revision))
+    if isinstance(secret, Secret):
+        renamed = row._replace(revision=revision, session=None, secret=secret)
+        renamed = renamed._replace(heads=(yield from rebuild(renamed)))
+        column = session_column(renamed, revision, None)
+        yield Statement("set_thread_keys", (row.thread, secret.envelope, column, revision))
 
 
 def _rename_checkpoint(
-    staged_id: str, target_id: str, ns: str, columns: Sequence[Any], compression: str
+    staged_id: str, target_id: str, ns: str, columns: Sequence[Any], moving: Moving
 ) -> Program[None]:
-    row = checkpoint_row(staged_id, ns, columns)
+    row = checkpoint_row(staged_id, ns, columns, moving.old)
     here = rows.checkpoint_coordinates(row.place, row.parent_id, row.seq, row.run_id)
     there = rows.checkpoint_coordinates(row.place._replace(thread_id=target_id), row.parent_id, row.seq, row.run_id)
-    framed = moved(frame.CHECKPOINT_ROW, row.frame, row.place, here, there, compression)
+    framed = moved(frame.CHECKPOINT_ROW, row.frame, row.place, here, there, moving)
     yield Statement("set_checkpoint_frame", (row.seq, framed))
     if row.history is not None:
         here, there = (
             rows.history_coordinates(row.place._replace(thread_id=name), row.seq) for name in (staged_id, target_id)
         )
-        framed = moved(frame.HISTORY_ROW, row.history, row.place, here, there, compression)
+        framed = moved(frame.HISTORY_ROW, row.history, row.place, here, there, moving)
         yield Statement("set_history", (row.seq, framed))
 
 

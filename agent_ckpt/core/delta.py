@@ -10,7 +10,7 @@ from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import frame, ids, rows
 from agent_ckpt.core.load import Blobs, load
 from agent_ckpt.core.read import HotOf
-from agent_ckpt.core.rows import checkpoint_row, damaged, thread_row, writes_row
+from agent_ckpt.core.rows import check_history, check_newest, checkpoint_row, damaged, thread_row, writes_row
 from agent_ckpt.core.writes import in_order, merge
 from agent_ckpt.model import CheckpointRow, Place, Ref, ThreadRow
 
@@ -52,8 +52,11 @@ def history(place: Place, channels: Sequence[str], hot_of: HotOf) -> Program[His
     found = yield _target(place)
     if not found or found[0][7] is None:
         return Histories(None, place, {channel: Trail() for channel in channels})
-    thread = thread_row(found[0])
-    row = checkpoint_row(place.thread_id, place.ns, found[0][7:13])
+    thread = thread_row(found[0], place.thread_id)
+    if place.checkpoint_id is None:
+        check_newest(thread, place, found[0][7])
+    row = checkpoint_row(place.thread_id, place.ns, found[0][7:13], thread.secret)
+    check_history(thread, row)
     trails = yield from trails_of(found[0][6], row, channels)
     made = Histories(thread, row.place, trails)
     refs = [ref for trail in trails.values() for ref in (trail.seed, *(ref for _, ref in trail.writes))]
@@ -75,7 +78,9 @@ def trails_of(space: int, target: CheckpointRow, channels: Sequence[str]) -> Pro
     _remember(target, trails, wanted)
     while wanted:
         found = yield Statement("ancestors", (space, ids.shrink(child.place.checkpoint_id or ""), PAGE))
-        chain = [checkpoint_row(target.place.thread_id, target.place.ns, columns) for columns in found[1:]]
+        chain = [
+            checkpoint_row(target.place.thread_id, target.place.ns, columns, target.secret) for columns in found[1:]
+        ]
         written = yield from _writes_of(chain)
         for row in chain:
             _visit(row, child.seq, written.get(row.seq, []), trails, wanted)
@@ -99,11 +104,12 @@ def _writes_of(chain: list[CheckpointRow]) -> Program[dict[int, list[Row]]]:
 def _visit(row: CheckpointRow, child_seq: int, written: list[Row], trails: dict[str, Trail], wanted: set[str]) -> None:
     """Take one ancestor's writes and, where it stored a value, the seed that ends a trail."""
     try:
-        before = (writes_row(row.place, columns[:3]) for columns in written if _counts(columns, child_seq))
+        counting = (columns[:3] for columns in written if _counts(columns, child_seq))
+        before = (writes_row(row.place, columns, row.secret) for columns in counting)
         writes = in_order(merge(before))
         body = rows.open_body(row)
     except frame.FrameError as exc:
-        raise damaged(row.place, "a row that a DeltaChannel is rebuilt from", str(exc)) from exc
+        raise damaged(row.place, "a row that a DeltaChannel is rebuilt from", exc) from exc
     for task_id, channel, ref in reversed(writes):
         if channel in wanted:
             trails[channel].writes.append((task_id, ref))
@@ -124,7 +130,7 @@ def _remember(row: CheckpointRow, trails: dict[str, Trail], wanted: set[str]) ->
     try:
         record = rows.open_history(row)
     except frame.FrameError as exc:
-        raise damaged(row.place, "the history record", str(exc)) from exc
+        raise damaged(row.place, "the history record", exc) from exc
     if record is None:
         return
     for channel in wanted & set(record.channels):

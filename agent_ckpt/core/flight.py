@@ -8,11 +8,10 @@ already sent the mail would be refused, with its tool call left unanswered.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from agent_ckpt.backend import Program, Row, Statement
-from agent_ckpt.core.rows import body_of, checkpoint_row, thread_row
+from agent_ckpt.core.rows import body_of, checkpoint_row, session_column, thread_row
 from agent_ckpt.core.session import Session, busy, conflict, lease_lost, leased, owns
 from agent_ckpt.errors import CorruptionError, ThreadConflictError
 from agent_ckpt.model import Body, Holder, LeaseRow, Place, Ref, ThreadRow
@@ -25,8 +24,7 @@ _TRIGGERS = ("__start__", "branch:to:")
 _TASKS = "__pregel_tasks"
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(NamedTuple):
     """What decides beside the revision whether a write is let through.
 
     Attributes:
@@ -101,7 +99,7 @@ def refuse_in_flight(
         return
     found = yield Statement("head_of_space", (place.thread_id, ""))
     # One whose last step is stored is not in the way: a stream that nobody reads to its end holds no finished thread.
-    if found and not _has_next_step(place.thread_id, found[0]):
+    if found and not _has_next_step(place.thread_id, found[0], row.secret):
         return
     raise busy(row.revision, session, holder, place.thread_id, place.checkpoint_id, doing)
 
@@ -115,7 +113,7 @@ def look(thread_id: str, session: Session, rules: Rules, doing: str) -> Program[
     except ThreadConflictError as refused:
         return refused
     found = yield Statement("thread_row", (thread_id,))
-    row = thread_row(found[0]) if found else None
+    row = thread_row(found[0], thread_id) if found else None
     if session.outer is not None and not owns(row, session):
         return conflict(row, session, None, doing)
     try:
@@ -125,11 +123,11 @@ def look(thread_id: str, session: Session, rules: Rules, doing: str) -> Program[
     return None
 
 
-def _has_next_step(thread_id: str, columns: Row) -> bool:
+def _has_next_step(thread_id: str, columns: Row, secret: bytes) -> bool:
     if columns[7] is None:
         return True
     try:
-        body = body_of(checkpoint_row(thread_id, "", columns[7:13]))
+        body = body_of(checkpoint_row(thread_id, "", columns[7:13], secret))
     except CorruptionError:
         return True
     return has_triggers(body)
@@ -155,4 +153,8 @@ def _is_empty(tasks: Ref) -> bool:
 
 def claim(thread_id: str, held_by: bytes, session_id: bytes) -> Program[None]:
     """Make a session the owner of a thread that another one owns; that one is refused from now on."""
-    yield Statement("claim_thread", (thread_id, held_by, session_id))
+    found = yield Statement("thread_row", (thread_id,))
+    row = thread_row(found[0], thread_id) if found else None
+    if row is not None and row.session == held_by:
+        column = session_column(row, row.revision, session_id)
+        yield Statement("update_thread", (row.thread, row.revision, column, row.next_blob))

@@ -167,6 +167,12 @@ class HotCache:
             dropped = self._threads.pop(thread_id, None)
             self._total -= dropped.counted if dropped is not None else 0
 
+    def clear(self) -> None:
+        """Forget every thread."""
+        with self._lock:
+            self._threads.clear()
+            self._total = 0
+
     def _put(self, thread_id: str, hot: HotThread) -> None:
         before = self._threads.get(thread_id)
         if before is not hot:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from agent_ckpt.backend import Program, Statement
 from agent_ckpt.core.flight import Rules, lease_of, lease_row, refuse_in_flight
-from agent_ckpt.core.manage import delete_thread
+from agent_ckpt.core.manage import delete_thread, find_thread
 from agent_ckpt.core.prune import settle
+from agent_ckpt.core.rebuild import own
 from agent_ckpt.core.rows import next_sequence, thread_row
 from agent_ckpt.core.session import leased
 from agent_ckpt.errors import ThreadConflictError
@@ -63,7 +64,7 @@ def refusal(ask: Ask) -> Program[ThreadConflictError | None]:
     if ahead:
         return _queued(ask.thread_id, ahead)
     found = yield Statement("thread_row", (ask.thread_id,))
-    row = thread_row(found[0]) if found else None
+    row = thread_row(found[0], ask.thread_id) if found else None
     if row is None or row.session == ask.outer:
         return None
     try:
@@ -96,13 +97,15 @@ def take_over(ask: Ask, rolls_back: bool) -> Program[Answer]:
         rolls_back: undo what that run has stored, so that the thread is as it restored it.
     """
     found = yield Statement("thread_row", (ask.thread_id,))
-    row = thread_row(found[0]) if found else None
+    row = thread_row(found[0], ask.thread_id) if found else None
     lease = yield from _grant(ask)
     if row is not None and row.session is not None and row.session != ask.outer:
         run = ask.rules.life(row.session)
         if run is not None and rolls_back:
             yield from undo_since(ask.thread_id, row, run.base)
-        yield Statement("own_thread", (ask.thread_id, ask.holder))
+        left = yield from find_thread(ask.thread_id)
+        if left is not None:
+            yield from own(left, ask.holder)
     return Answer(lease)
 
 

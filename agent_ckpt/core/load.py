@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import digest, expand, frame
 from agent_ckpt.core.hot import HotThread
-from agent_ckpt.core.rows import first_blob
+from agent_ckpt.core.rows import first_blob, shown
 from agent_ckpt.model import Entry, Ref, ThreadRow
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Blobs:
     """Blobs by number; and, for those that could not be loaded, why."""
 
     entries: dict[int, Entry] = field(default_factory=dict)
-    faults: dict[int, str] = field(default_factory=dict)
+    faults: dict[int, Exception] = field(default_factory=dict)
 
 
 def load(row: ThreadRow, refs: Iterable[Ref], hot: HotThread | None, into: Blobs | None = None) -> Program[Blobs]:
@@ -59,24 +59,25 @@ def load(row: ThreadRow, refs: Iterable[Ref], hot: HotThread | None, into: Blobs
             try:
                 wanted.update(expand.numbers_among(expand.children_of(entry)))
             except expand.DamagedRefError as exc:
-                blobs.faults[entry.number] = str(exc)
+                blobs.faults[entry.number] = exc
     return blobs
 
 
 def _take(rows: list[Row], asked: list[int], secret: bytes, blobs: Blobs) -> list[Entry]:
     taken: list[Entry] = []
-    for number, address, framed in rows:
+    addresses = shown(secret, [mark for _, mark, _ in rows])
+    for (number, _, framed), address in zip(rows, addresses, strict=True):
         try:
-            body = frame.open_blob(framed)
+            body = frame.open_blob(framed, secret, address)
         except frame.FrameError as exc:
-            blobs.faults[number] = f"is damaged: {exc}"
+            blobs.faults[number] = frame.FrameError(f"is damaged: {exc}", exc.reason)
             continue
         if digest.address(body, secret) != address:
-            blobs.faults[number] = "is damaged: its content does not match its address"
+            blobs.faults[number] = frame.FrameError("is damaged: its content does not match its address")
             continue
         entry = blobs.entries[number] = Entry(body, address, number)
         taken.append(entry)
     for number in asked:
         if number not in blobs.entries and number not in blobs.faults:
-            blobs.faults[number] = "is missing"
+            blobs.faults[number] = frame.FrameError("is missing")
     return taken

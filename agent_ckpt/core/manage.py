@@ -5,13 +5,27 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from agent_ckpt.backend import Program, Statement
 from agent_ckpt.codec import frame, ids, rows
-from agent_ckpt.core.rows import checkpoint_row, damaged, first_blob, last_blob, next_sequence, text, thread_row
+from agent_ckpt.core.put import ReplanError, insert_thread
+from agent_ckpt.core.rebuild import rebuild
+from agent_ckpt.core.rows import (
+    checkpoint_row,
+    damaged,
+    first_blob,
+    hidden,
+    last_blob,
+    next_sequence,
+    shown,
+    text,
+    thread_row,
+)
 from agent_ckpt.errors import UsageError
-from agent_ckpt.model import CheckpointRow, Place, ThreadInfo, ThreadRow
+from agent_ckpt.model import CheckpointRow, Place, Secret, ThreadInfo, ThreadRow
+
+_PAGE = 1000
 
 
 def touch() -> Program[None]:
@@ -21,7 +35,7 @@ def touch() -> Program[None]:
 
 def find_thread(thread_id: str) -> Program[ThreadRow | None]:
     found = yield Statement("thread_row", (thread_id,))
-    return thread_row(found[0]) if found else None
+    return thread_row(found[0], thread_id) if found else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +53,25 @@ def locate(place: Place) -> Program[Located | None]:
     if not found or found[0][7] is None:
         return None
     columns = found[0]
-    return Located(thread_row(columns), columns[6], checkpoint_row(place.thread_id, place.ns, columns[7:13]))
+    thread = thread_row(columns, place.thread_id)
+    row = checkpoint_row(place.thread_id, place.ns, columns[7:13], thread.secret)
+    return Located(thread, columns[6], row)
 
 
 def list_threads() -> Program[list[ThreadInfo]]:
     """Every thread with its counts and the time of its newest checkpoint."""
     infos = []
     found = yield Statement("all_threads")
-    for thread_id, revision, checkpoints, namespaces, ns, *columns in found:
+    for thread_id, secret, revision, checkpoints, namespaces, ns, *columns in found:
         updated = None
         if columns[0] is not None:
             try:
-                updated = rows.open_body(checkpoint_row(thread_id, ns, columns)).ts
+                updated = rows.open_body(checkpoint_row(thread_id, ns, columns, secret)).ts
             except frame.FrameError:
                 updated = None
         infos.append(ThreadInfo(thread_id, revision, checkpoints, namespaces, updated))
-    return infos
+    # In a file whose thread ids are sealed, they don't stand in their order.
+    return sorted(infos, key=lambda info: info.thread_id)
 
 
 def delete_thread(thread_id: str) -> Program[bool]:
@@ -70,32 +87,101 @@ def delete_thread(thread_id: str) -> Program[bool]:
     return True
 
 
-def copy_thread(source_id: str, target_id: str, compression: str) -> Program[None]:
+def copy_thread(source_id: str, target_id: str, secret: bytes, compression: str) -> Program[None]:
     """Copy every row of a thread under a new id.
 
-    Blobs keep their numbers and addresses, so they are copied as they are; rows are framed anew,
-    since a frame is bound to the place where it stands.
+    Blobs keep their numbers and addresses, so they are copied as they are, but sealed under a data key
+    of the copy's own where the thread is sealed; rows are framed anew, since a frame is bound to the
+    place where it stands.
+
+    Args:
+        secret: the copy's: the key of its addresses is the source's.
 
     Raises:
         UsageError: when the source isn't stored or the target exists.
+        ReplanError: when the source was made anew meanwhile.
     """
     source = yield from find_thread(source_id)
     if source is None:
-        raise UsageError(f"copy_thread: thread {source_id!r} is not stored")
+        raise not_stored(source_id)
+    if bytes(secret) != bytes(source.secret):
+        raise ReplanError(source)
     if (yield from find_thread(target_id)) is not None:
         raise UsageError(f"copy_thread: thread {target_id!r} exists already; delete it first or choose another id")
     thread = yield from next_sequence(Place(target_id, "", None))
-    yield Statement("copy_blobs", (first_blob(source.thread), last_blob(source.thread), first_blob(thread)))
+    target = source._replace(thread=thread, session=None, collected=0, secret=secret)
+    if isinstance(secret, Secret):
+        yield from _copy_sealed_blobs(source, target, compression)
+    else:
+        yield Statement("copy_blobs", (first_blob(source.thread), last_blob(source.thread), first_blob(thread)))
     spaces: dict[int, int] = {}
     for space, ns in (yield Statement("spaces_of_thread", (source.thread,))):
         spaces[space] = (yield Statement("insert_space", (thread, ns)))[0][0]
-    yield from _copy_rows(source, source_id, target_id, spaces, compression)
+    yield from _copy_rows(source, source_id, target_id, spaces, Moving(source.secret, secret, compression))
     revision = yield from next_sequence(Place(target_id, "", None))
-    yield Statement("insert_thread", (thread, target_id, revision, None, source.next_blob, 0, source.secret))
+    found = yield from rebuild(target)
+    yield from insert_thread(target._replace(revision=revision, heads=found), target_id)
+
+
+def not_stored(thread_id: str) -> UsageError:
+    return UsageError(f"copy_thread: thread {thread_id!r} is not stored")
+
+
+def _copy_sealed_blobs(source: ThreadRow, target: ThreadRow, compression: str) -> Program[None]:
+    first, last, base = first_blob(source.thread), last_blob(source.thread), first_blob(target.thread)
+    at = 0
+    while True:
+        page = yield Statement("blobs_page", (first, at, last, _PAGE))
+        made = []
+        for (number, _, framed), address in zip(page, shown(source.secret, [mark for _, mark, _ in page]), strict=True):
+            try:
+                body = frame.open_blob(framed, source.secret, address)
+            except frame.FrameError as exc:
+                raise damaged(Place("", "", None), f"blob {number}", exc) from exc
+            made.append((base + number, address, frame.seal_blob(body, compression, target.secret, address)))
+        marks = hidden(target.secret, [address for _, address, _ in made])
+        blobs = [(blob, mark, framed) for (blob, _, framed), mark in zip(made, marks, strict=True)]
+        yield Statement("insert_blob", blobs, many=True)
+        if len(page) < _PAGE:
+            return
+        at = page[-1][0] + 1
+
+
+def reseal_blobs(thread_id: str, thread: int, old: bytes, new: bytes, compression: str) -> Program[None]:
+    """Frame every blob of a thread anew, in place, under another secret with the same key of addresses."""
+    first, last, at = first_blob(thread), last_blob(thread), 0
+    while True:
+        page = yield Statement("blobs_page", (first, at, last, _PAGE))
+        addresses = shown(old, [mark for _, mark, _ in page])
+        changes = []
+        marks = hidden(new, addresses)
+        for (number, _, framed), address, mark in zip(page, addresses, marks, strict=True):
+            try:
+                body = frame.open_blob(framed, old, address)
+            except frame.FrameError as exc:
+                raise damaged(Place(thread_id, "", None), f"blob {number}", exc) from exc
+            changes.append((first + number, mark, frame.seal_blob(body, compression, new, address)))
+        yield Statement("set_blob_as_stored", changes, many=True)
+        if len(page) < _PAGE:
+            return
+        at = page[-1][0] + 1
+
+
+class Moving(NamedTuple):
+    """How rows are framed anew.
+
+    Attributes:
+        old, new: the secrets they were and will be framed with.
+        compression: of the new frame.
+    """
+
+    old: bytes
+    new: bytes
+    compression: str
 
 
 def _copy_rows(
-    source: ThreadRow, source_id: str, target_id: str, spaces: dict[int, int], compression: str
+    source: ThreadRow, source_id: str, target_id: str, spaces: dict[int, int], moving: Moving
 ) -> Program[None]:
     """Copy checkpoints and writes in the order they were committed in, which is their meaning."""
     checkpoints = yield Statement("checkpoints_of_thread", (source.thread,))
@@ -108,47 +194,48 @@ def _copy_rows(
     for old, space, ns, *columns in sorted([*checkpoints, *written], key=lambda columns: columns[0]):
         seq = moved[old]
         if len(columns) == 6:
-            yield from _copy_checkpoint(source_id, target_id, ns, columns, spaces[space], seq, compression)
+            yield from _copy_checkpoint(source_id, target_id, ns, columns, spaces[space], seq, moving)
         else:
-            yield from _copy_writes(source_id, target_id, ns, columns, spaces[space], seq, compression)
+            yield from _copy_writes(source_id, target_id, ns, columns, spaces[space], seq, moving)
     for old, mark in undone:
         yield Statement("undo_checkpoints", (json.dumps([moved[old]]), moved[mark]))
         yield Statement("undo_writes", (json.dumps([moved[old]]), moved[mark]))
 
 
 def _copy_checkpoint(
-    source_id: str, target_id: str, ns: str, columns: Sequence[Any], space: int, seq: int, compression: str
+    source_id: str, target_id: str, ns: str, columns: Sequence[Any], space: int, seq: int, moving: Moving
 ) -> Program[None]:
-    row = checkpoint_row(source_id, ns, columns)
+    row = checkpoint_row(source_id, ns, columns, moving.old)
     place = row.place._replace(thread_id=target_id)
     here = rows.checkpoint_coordinates(row.place, row.parent_id, row.seq, row.run_id)
     there = rows.checkpoint_coordinates(place, row.parent_id, seq, row.run_id)
-    framed = moved(frame.CHECKPOINT_ROW, row.frame, row.place, here, there, compression)
+    framed = moved(frame.CHECKPOINT_ROW, row.frame, row.place, here, there, moving)
     parts = (seq, space, columns[1], columns[2], columns[3], framed, row.seq)
     yield Statement("insert_copied_checkpoint", parts)
     if row.history is not None:
         here, there = rows.history_coordinates(row.place, row.seq), rows.history_coordinates(place, seq)
-        framed = moved(frame.HISTORY_ROW, row.history, row.place, here, there, compression)
+        framed = moved(frame.HISTORY_ROW, row.history, row.place, here, there, moving)
         yield Statement("set_history", (seq, framed))
 
 
 def _copy_writes(
-    source_id: str, target_id: str, ns: str, columns: Sequence[Any], space: int, seq: int, compression: str
+    source_id: str, target_id: str, ns: str, columns: Sequence[Any], space: int, seq: int, moving: Moving
 ) -> Program[None]:
     old_seq, checkpoint, task, run, framed = columns
     place = Place(source_id, ns, ids.expand(checkpoint))
     run_id = text(run)
     here = rows.writes_coordinates(place, old_seq, run_id)
     there = rows.writes_coordinates(place._replace(thread_id=target_id), seq, run_id)
-    framed = moved(frame.WRITES_ROW, framed, place, here, there, compression)
+    framed = moved(frame.WRITES_ROW, framed, place, here, there, moving)
     yield Statement("insert_writes", (seq, space, checkpoint, task, run, framed))
 
 
 def moved(
-    codec: int, framed: bytes, place: Place, here: frame.Coordinates, there: frame.Coordinates, compression: str
+    codec: int, framed: bytes, place: Place, here: frame.Coordinates, there: frame.Coordinates, moving: Moving
 ) -> bytes:
     """A row's frame, framed anew for another place."""
     try:
-        return frame.seal_row(codec, frame.open_row(codec, framed, here), there, compression)
+        payload = frame.open_row(codec, framed, here, moving.old)
     except frame.FrameError as exc:
-        raise damaged(place, "a row", str(exc)) from exc
+        raise damaged(place, "a row", exc) from exc
+    return frame.seal_row(codec, payload, there, moving.compression, moving.new)

@@ -11,10 +11,13 @@ from agent_ckpt.codec import digest, frame, ids, rows
 from agent_ckpt.codec.portable import CHECKPOINT, ROLLBACK, WRITES, Blob, Portable, Row
 from agent_ckpt.core.flight import Rules, check_lease, lease_of
 from agent_ckpt.core.manage import find_thread
-from agent_ckpt.core.rows import checkpoint_row, damaged, first_blob, last_blob, next_sequence, text
+from agent_ckpt.core.put import insert_thread
+from agent_ckpt.core.rebuild import rebuild
+from agent_ckpt.core.rows import checkpoint_row, damaged, first_blob, hidden, last_blob, next_sequence, shown, text
 from agent_ckpt.core.verify import verify_thread
+from agent_ckpt.core.writes import task_key
 from agent_ckpt.errors import CorruptionError, UsageError
-from agent_ckpt.model import Place, ThreadRow
+from agent_ckpt.model import Place, Secret, ThreadRow, WritesRow
 
 _PAGE = 1000
 _ROLLBACK = Row(ROLLBACK, 0, "", None, None, b"", None)
@@ -32,7 +35,7 @@ def collect(thread_id: str) -> Program[Portable]:
     if thread is None:
         raise UsageError(f"thread {thread_id!r} is not stored", thread_id=thread_id)
     spaces = yield Statement("spaces_of_thread", (thread.thread,))
-    made = Portable(thread_id, thread.secret, thread.next_blob, [ns for _, ns in spaces])
+    made = Portable(thread_id, bytes(thread.secret), thread.next_blob, [ns for _, ns in spaces])
     yield from _collect_blobs(thread_id, thread, made)
     index = {space: at for at, (space, _) in enumerate(spaces)}
     checkpoints = yield Statement("checkpoints_of_thread", (thread.thread,))
@@ -47,7 +50,7 @@ def collect(thread_id: str) -> Program[Portable]:
             continue
         _, space, ns, *columns = stored[seq]
         opened = _open_checkpoint if len(columns) == 6 else _open_writes
-        row = opened(thread_id, ns, index[space], columns, seq)
+        row = opened(thread_id, ns, index[space], columns, seq, thread.secret)
         made.rows.append(row._replace(undone=at[undone[seq]]) if seq in undone else row)
     return made
 
@@ -57,11 +60,12 @@ def _collect_blobs(thread_id: str, thread: ThreadRow, made: Portable) -> Program
     at = 0
     while True:
         page = yield Statement("blobs_page", (first, at, last, _PAGE))
-        for number, address, framed in page:
+        addresses = shown(thread.secret, [mark for _, mark, _ in page])
+        for (number, _, framed), address in zip(page, addresses, strict=True):
             try:
-                body = frame.open_blob(framed)
+                body = frame.open_blob(framed, thread.secret, address)
             except frame.FrameError as exc:
-                raise _damaged_blob(thread_id, number, str(exc)) from exc
+                raise damaged(Place(thread_id, "", None), f"blob {number}", exc) from exc
             if digest.address(body, thread.secret) != address:
                 raise _damaged_blob(thread_id, number, "its content does not match its address")
             made.blobs.append(Blob(number, address, body))
@@ -78,35 +82,39 @@ def _damaged_blob(thread_id: str, number: int, why: str) -> CorruptionError:
     )
 
 
-def _open_checkpoint(thread_id: str, ns: str, space: int, columns: Sequence[Any], seq: int) -> Row:
-    row = checkpoint_row(thread_id, ns, columns)
+def _open_checkpoint(thread_id: str, ns: str, space: int, columns: Sequence[Any], seq: int, secret: bytes) -> Row:
+    row = checkpoint_row(thread_id, ns, columns, secret)
     here = rows.checkpoint_coordinates(row.place, row.parent_id, seq, row.run_id)
     history = None
     try:
-        payload = frame.open_row(frame.CHECKPOINT_ROW, row.frame, here)
+        payload = frame.open_row(frame.CHECKPOINT_ROW, row.frame, here, secret)
         if row.history is not None:
-            history = frame.open_row(frame.HISTORY_ROW, row.history, rows.history_coordinates(row.place, seq))
+            here = rows.history_coordinates(row.place, seq)
+            history = frame.open_row(frame.HISTORY_ROW, row.history, here, secret)
     except frame.FrameError as exc:
-        raise damaged(row.place, "the row", str(exc)) from exc
+        raise damaged(row.place, "the row", exc) from exc
     return Row(CHECKPOINT, space, columns[1], columns[2], columns[3], payload, history)
 
 
-def _open_writes(thread_id: str, ns: str, space: int, columns: Sequence[Any], seq: int) -> Row:
-    _, checkpoint, task, run, framed = columns
+def _open_writes(thread_id: str, ns: str, space: int, columns: Sequence[Any], seq: int, secret: bytes) -> Row:
+    _, checkpoint, _, run, framed = columns
     place = Place(thread_id, ns, ids.expand(checkpoint))
     try:
-        payload = frame.open_row(frame.WRITES_ROW, framed, rows.writes_coordinates(place, seq, text(run)))
+        payload = frame.open_row(frame.WRITES_ROW, framed, rows.writes_coordinates(place, seq, text(run)), secret)
     except frame.FrameError as exc:
-        raise damaged(place, "a row of pending writes", str(exc)) from exc
+        raise damaged(place, "a row of pending writes", exc) from exc
+    # A sealed thread's keys of tasks are its own; a file has those of a thread that isn't sealed.
+    task = task_key(rows.open_writes(WritesRow(seq, place, text(run), framed, secret)).task_id, b"")
     return Row(WRITES, space, checkpoint, task, run, payload, None)
 
 
-def store(made: Portable, thread_id: str, compression: str, rules: Rules, name: str) -> Program[None]:
+def store(made: Portable, thread_id: str, secret: bytes, compression: str, rules: Rules, name: str) -> Program[None]:
     """Store a thread under an id that no thread has, and check it where it stands.
 
     Args:
         made: the thread.
         thread_id: its id here.
+        secret: the one it gets here, with its own key of addresses.
         compression: for its frames.
         rules: what decides whether that id may be written.
         name: what it came from, for messages.
@@ -124,7 +132,11 @@ def store(made: Portable, thread_id: str, compression: str, rules: Rules, name: 
         )
     thread = yield from next_sequence(Place(thread_id, "", None))
     base = first_blob(thread)
-    framed = [(base + blob.number, blob.address, frame.seal_blob(blob.body, compression)) for blob in made.blobs]
+    marks = hidden(secret, [blob.address for blob in made.blobs])
+    framed = [
+        (base + blob.number, mark, frame.seal_blob(blob.body, compression, secret, blob.address))
+        for blob, mark in zip(made.blobs, marks, strict=True)
+    ]
     if framed:
         yield Statement("insert_blob", framed, many=True)
     spaces = []
@@ -135,12 +147,14 @@ def store(made: Portable, thread_id: str, compression: str, rules: Rules, name: 
         revision = yield from next_sequence(Place(thread_id, "", None))
         seqs.append(revision)
         if row.kind != ROLLBACK:
-            yield from _store_row(row, Place(thread_id, made.spaces[row.space], None), spaces, revision, compression)
+            at = Place(thread_id, made.spaces[row.space], None)
+            yield from _store_row(row, at, spaces, revision, compression, secret)
     for row, seq in zip(made.rows, seqs, strict=True):
         if row.undone is not None:
             yield Statement("undo_checkpoints", (json.dumps([seq]), seqs[row.undone]))
             yield Statement("undo_writes", (json.dumps([seq]), seqs[row.undone]))
-    yield Statement("insert_thread", (thread, thread_id, revision, None, made.next_blob, 0, made.secret))
+    stored = ThreadRow(thread, revision, None, made.next_blob, 0, secret)
+    yield from insert_thread(stored._replace(heads=(yield from rebuild(stored))), thread_id)
     try:
         report = yield from verify_thread(thread_id, _Unread())  # type: ignore[arg-type]
     except _MALFORMED as exc:
@@ -150,13 +164,15 @@ def store(made: Portable, thread_id: str, compression: str, rules: Rules, name: 
         raise _inconsistent(name, f"{wrong[0]} ({len(wrong)} findings)")
 
 
-def store_equal(made: Portable, thread_id: str, compression: str, rules: Rules, name: str) -> Program[None]:
+def store_equal(
+    made: Portable, thread_id: str, secret: bytes, compression: str, rules: Rules, name: str
+) -> Program[None]:
     """`store`, and in the same transaction read back and compare.
 
     Raises:
         UsageError, CorruptionError: as `store`; also when what is read back is another thread.
     """
-    yield from store(made, thread_id, compression, rules, name)
+    yield from store(made, thread_id, secret, compression, rules, name)
     if not (yield from collect(thread_id)).equals(made):
         raise _inconsistent(name, "what was read back is not what was stored")
 
@@ -165,20 +181,24 @@ def _inconsistent(name: str, why: str) -> CorruptionError:
     return CorruptionError(f"{name} holds a thread that is not whole: {why:.300}. Nothing of it was stored.", path=name)
 
 
-def _store_row(row: Row, at: Place, spaces: list[int], seq: int, compression: str) -> Program[None]:
+def _store_row(row: Row, at: Place, spaces: list[int], seq: int, compression: str, secret: bytes) -> Program[None]:
     place = at._replace(checkpoint_id=ids.expand(row.id))
     run = text(row.run)
     if row.kind == WRITES:
         there = rows.writes_coordinates(place, seq, run)
-        framed = frame.seal_row(frame.WRITES_ROW, row.payload, there, compression)
-        yield Statement("insert_writes", (seq, spaces[row.space], row.id, row.parent, row.run, framed))
+        framed = frame.seal_row(frame.WRITES_ROW, row.payload, there, compression, secret)
+        task = row.parent
+        if isinstance(secret, Secret):
+            task = task_key(rows.open_writes(WritesRow(seq, place, run, framed, secret)).task_id, secret)
+        yield Statement("insert_writes", (seq, spaces[row.space], row.id, task, row.run, framed))
         return
     parent = text(row.parent)
     there = rows.checkpoint_coordinates(place, parent, seq, run)
-    framed = frame.seal_row(frame.CHECKPOINT_ROW, row.payload, there, compression)
+    framed = frame.seal_row(frame.CHECKPOINT_ROW, row.payload, there, compression, secret)
     yield Statement("insert_checkpoint", (seq, spaces[row.space], row.id, row.parent, row.run, framed))
     if row.history is not None:
-        framed = frame.seal_row(frame.HISTORY_ROW, row.history, rows.history_coordinates(place, seq), compression)
+        there = rows.history_coordinates(place, seq)
+        framed = frame.seal_row(frame.HISTORY_ROW, row.history, there, compression, secret)
         yield Statement("set_history", (seq, framed))
 
 

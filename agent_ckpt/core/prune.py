@@ -10,7 +10,18 @@ from agent_ckpt.backend import Program, Statement
 from agent_ckpt.codec import expand, frame, ids, rows
 from agent_ckpt.core.delta import trails_of
 from agent_ckpt.core.manage import delete_thread, find_thread
-from agent_ckpt.core.rows import body_of, checkpoint_row, damaged, first_blob, last_blob, next_sequence, writes_row
+from agent_ckpt.core.rebuild import reseal_head
+from agent_ckpt.core.rows import (
+    body_of,
+    checkpoint_row,
+    damaged,
+    first_blob,
+    last_blob,
+    next_sequence,
+    session_column,
+    shown,
+    writes_row,
+)
 from agent_ckpt.model import Body, CheckpointRow, Entry, History, Place, Ref, ThreadRow
 
 DeltaChannels = Callable[[Body], set[str]]
@@ -23,13 +34,14 @@ def keep_latest(thread_id: str, delta_channels: DeltaChannels, compression: str)
     if thread is None:
         return
     for space, ns, *columns in (yield Statement("heads_of_thread", (thread.thread,))):
-        head = checkpoint_row(thread_id, ns, columns)
+        head = checkpoint_row(thread_id, ns, columns, thread.secret)
         yield from _remember_ancestors(space, head, delta_channels, compression)
         yield Statement("drop_writes_but_of", (space, columns[1], head.seq))
         yield Statement("drop_checkpoints_but", (space, head.seq))
     yield Statement("drop_undone_writes", (thread.thread,))
     yield Statement("drop_undone_checkpoints", (thread.thread,))
     yield from collect(thread_id, thread)
+    yield from reseal_head(thread)
 
 
 def _remember_ancestors(
@@ -44,7 +56,7 @@ def _remember_ancestors(
     trails = yield from trails_of(space, row, names)
     record = History({name: (trail.seeded, trail.seed, trail.writes) for name, trail in trails.items()})
     coordinates = rows.history_coordinates(row.place, row.seq)
-    framed = frame.seal_row(frame.HISTORY_ROW, rows.pack_history(record), coordinates, compression)
+    framed = frame.seal_row(frame.HISTORY_ROW, rows.pack_history(record), coordinates, compression, row.secret)
     yield Statement("set_history", (row.seq, framed))
 
 
@@ -82,7 +94,9 @@ def _prepare_children(
         for _, _, ns, *columns in written
         if columns[3] is not None and ids.expand(columns[3]) in run_ids
     }
-    rows_of = [(space, checkpoint_row(thread_id, ns, columns), columns) for _, space, ns, *columns in found]
+    rows_of = [
+        (space, checkpoint_row(thread_id, ns, columns, thread.secret), columns) for _, space, ns, *columns in found
+    ]
     losing |= {(row.place.ns, columns[1]) for _, row, columns in rows_of if row.run_id in run_ids}
     for space, row, columns in rows_of:
         if row.run_id not in run_ids and (row.place.ns, columns[2]) in losing:
@@ -99,23 +113,27 @@ def settle(thread_id: str) -> Program[None]:
         yield from delete_thread(thread_id)
         return
     sequence = yield from next_sequence(Place(thread_id, "", None))
-    yield Statement("update_thread", (thread.thread, sequence, None, thread.next_blob))
+    thread = thread._replace(revision=sequence, session=None)
+    column = session_column(thread, sequence, None)
+    yield Statement("update_thread", (thread.thread, sequence, column, thread.next_blob))
     yield from collect(thread_id, thread)
+    yield from reseal_head(thread)
 
 
 def collect(thread_id: str, thread: ThreadRow) -> Program[None]:
     """Drop the blobs that no row of the thread leads to."""
     refs: list[Ref] = []
     for _, _, ns, *columns in (yield Statement("checkpoints_of_thread", (thread.thread,))):
-        row = checkpoint_row(thread_id, ns, columns)
+        row = checkpoint_row(thread_id, ns, columns, thread.secret)
         refs.extend(ref for _, _, ref in body_of(row).channels)
         refs.extend(_of_history(row))
     for _, _, ns, seq, checkpoint, _, run, framed in (yield Statement("writes_of_thread", (thread.thread,))):
         place = Place(thread_id, ns, ids.expand(checkpoint))
         try:
-            refs.extend(ref for _, _, ref in rows.open_writes(writes_row(place, (seq, run, framed))).writes)
+            task = rows.open_writes(writes_row(place, (seq, run, framed), thread.secret))
+            refs.extend(ref for _, _, ref in task.writes)
         except frame.FrameError as exc:
-            raise damaged(place, "a row of pending writes", str(exc)) from exc
+            raise damaged(place, "a row of pending writes", exc) from exc
     kept = yield from reachable(thread_id, thread, refs)
     first, last = first_blob(thread.thread), last_blob(thread.thread)
     before = (yield Statement("count_blobs", (first, last)))[0][0]
@@ -129,7 +147,7 @@ def _of_history(row: CheckpointRow) -> Iterator[Ref]:
     try:
         record = rows.open_history(row)
     except frame.FrameError as exc:
-        raise damaged(row.place, "the history record", str(exc)) from exc
+        raise damaged(row.place, "the history record", exc) from exc
     for _, seed, writes in record.channels.values() if record is not None else ():
         yield from chain([seed], (ref for _, ref in writes))
 
@@ -146,13 +164,15 @@ def reachable(thread_id: str, thread: ThreadRow, refs: Iterable[Ref]) -> Program
         asked, wanted = wanted, set()
         kept |= asked
         found = yield Statement("refs_of_blobs", (first_blob(thread.thread), json.dumps(sorted(asked))))
-        for number, address, framed in found:
+        addresses = shown(thread.secret, [mark for _, mark, _ in found])
+        for (number, _, framed), address in zip(found, addresses, strict=True):
             if framed is None:
                 continue
             try:
-                for ref in expand.children_of(Entry(frame.open_blob(framed), address, number)):
+                body = frame.open_blob(framed, thread.secret, address)
+                for ref in expand.children_of(Entry(body, address, number)):
                     wanted.update(expand.numbers_in(ref))
             except (frame.FrameError, expand.DamagedRefError) as exc:
-                raise damaged(Place(thread_id, "", None), f"blob {number}", str(exc)) from exc
+                raise damaged(Place(thread_id, "", None), f"blob {number}", exc) from exc
         wanted -= kept
     return kept

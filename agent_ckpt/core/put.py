@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from agent_ckpt.backend import Program, Row, Statement
-from agent_ckpt.codec import frame, ids, rows, tree
+from agent_ckpt.codec import frame, heads, ids, rows, tree
 from agent_ckpt.core.assemble import Assembled, assemble
 from agent_ckpt.core.flight import Rules, admit, lease_of, lease_row
-from agent_ckpt.core.rows import body_of, following, next_sequence, thread_row
+from agent_ckpt.core.rows import (
+    body_of,
+    check_newest,
+    following,
+    next_sequence,
+    sealed_meanwhile,
+    session_column,
+    stored_secret,
+    thread_row,
+)
 from agent_ckpt.core.session import Session, parent_gone, stale_checkpoint, two_writers
 from agent_ckpt.errors import ThreadConflictError
-from agent_ckpt.model import CAPTURE, Body, CheckpointRow, Place, Ref, ThreadRow
+from agent_ckpt.model import CAPTURE, Body, CheckpointRow, Place, Ref, Secret, ThreadRow
 
 
 class ReplanError(Exception):
@@ -23,8 +32,7 @@ class ReplanError(Exception):
         self.row = row
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """What a plan was made for.
 
     Attributes:
@@ -51,7 +59,7 @@ KEEP = object()
 """In place of a plan: the channel keeps the value that its parent has at the same version."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class PutPlan:
     """A checkpoint ready to be stored.
 
@@ -81,7 +89,7 @@ class PutPlan:
     environment: tuple[int | None, str]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Written:
     """What a write did, for the saver to remember after the commit.
 
@@ -115,12 +123,13 @@ def put(plan: PutPlan) -> Program[Written]:
     reads_parent = any(part is KEEP for _, _, part in plan.channels)
     found = yield Statement("put_begin", (place.thread_id, place.ns, key, parent_key, reads_parent))
     state = found[0] if found else None
-    row = thread_row(state) if state else None
+    row = thread_row(state, place.thread_id) if state else None
     lease = lease_row(state[17:23]) if state else (yield from lease_of(place.thread_id))
     yield from admit(place, row, lease, plan.session, plan.rules, "put")
     plan.target.check(row)
-    existing = _checkpoint(place, state[9:13]) if state and state[9] is not None else None
+    existing = _checkpoint(place, state[9:13], row.secret) if state and row and state[9] is not None else None
     if row is not None and state is not None and existing is None:
+        check_newest(row, place, state[8])
         _check_parent(plan, row, state)
     if row is None or state is None:
         sequence = yield from next_sequence(place)
@@ -146,6 +155,7 @@ def put(plan: PutPlan) -> Program[Written]:
         payload,
         rows.checkpoint_coordinates(place, plan.parent_id, sequence, plan.run_id),
         plan.compression,
+        row.secret,
     )
     run = ids.shrink(plan.run_id) if plan.run_id else None
     environment, versions = plan.environment
@@ -153,7 +163,12 @@ def put(plan: PutPlan) -> Program[Written]:
         environment = (yield Statement("note_environment", (versions,)))[0][0]
     yield Statement("insert_own_checkpoint", (sequence, space, key, parent_key, run, framed, environment))
     owner = plan.session.id if plan.session is not None else None
-    yield Statement("update_thread", (row.thread, sequence, owner, assembled.next_blob))
+    if row.heads is not None:
+        before = state[7] if state is not None else None
+        at = heads.At(place.ns, row.secret, is_new=state is None or state[6] is None)
+        row.heads.put(at, key, before, sequence, assembled.new_blobs)
+    column = session_column(row, sequence, owner)
+    yield Statement("update_thread", (row.thread, sequence, column, assembled.next_blob))
     row = ThreadRow(row.thread, sequence, owner, assembled.next_blob, row.collected, row.secret)
     channels = {name: (version, ref) for name, version, ref in body.channels}
     return Written(row, True, assembled, channels, environment)
@@ -165,15 +180,27 @@ def _new_thread(plan: PutPlan, sequence: int) -> Program[ThreadRow]:
 
 def new_thread(thread_id: str, secret: bytes, sequence: int) -> Program[ThreadRow]:
     """Make the row of a thread whose first write has this commit sequence."""
-    row = ThreadRow(sequence, sequence, None, 1, 0, secret)
-    yield Statement("insert_thread", (row.thread, thread_id, row.revision, None, row.next_blob, row.collected, secret))
+    row = ThreadRow(sequence, sequence, None, 1, 0, secret, heads.Heads() if isinstance(secret, Secret) else None)
+    yield from insert_thread(row, thread_id)
     return row
 
 
-def _checkpoint(place: Place, columns: Row) -> CheckpointRow:
+def insert_thread(row: ThreadRow, thread_id: str) -> Program[None]:
+    """Insert a thread's row, sealed where the store is.
+
+    Raises:
+        WrongKeyError: when the store was sealed after it was opened without a key.
+    """
+    column, secret = session_column(row, row.revision, row.session), stored_secret(row.secret)
+    columns = (row.thread, thread_id, row.revision, column, row.next_blob, row.collected, secret)
+    if not (yield Statement("insert_thread", columns)):
+        raise sealed_meanwhile()
+
+
+def _checkpoint(place: Place, columns: Row, secret: bytes) -> CheckpointRow:
     seq, parent, run, framed = columns
     return CheckpointRow(
-        seq, place, ids.expand(parent) if parent is not None else None, run and ids.expand(run), framed, None
+        seq, place, ids.expand(parent) if parent is not None else None, run and ids.expand(run), framed, None, secret
     )
 
 
@@ -205,7 +232,7 @@ def _kept(plan: PutPlan, state: Row | None, row: ThreadRow) -> list[tree.Plan | 
         if plan.parent_id is not None and (plan.session is not None or plan.inherits):
             raise parent_gone(plan.place.thread_id, plan.session, row, plan.parent_id)
     elif keeps:
-        parent = _checkpoint(plan.place._replace(checkpoint_id=plan.parent_id), state[13:17])
+        parent = _checkpoint(plan.place._replace(checkpoint_id=plan.parent_id), state[13:17], row.secret)
         before = {name: (version, ref) for name, version, ref in body_of(parent).channels}
     return [_inherit(before.get(name), version) if part is KEEP else part for name, version, part in plan.channels]
 
@@ -222,8 +249,8 @@ def _same(existing: CheckpointRow, plan: PutPlan) -> bool:
 
 def _without_captures(body: Body) -> bytes:
     """What makes two checkpoints the same: not what the process's random generators were at."""
-    channels = [part for part in body.channels if part[1] is not None or not part[0].startswith(CAPTURE)]
-    return rows.pack_body(replace(body, channels=channels))
+    state = [part for part in body.channels if part[1] is not None or not part[0].startswith(CAPTURE)]
+    return rows.pack_body(Body(body.v, body.ts, state, body.versions_seen, body.updated, body.metadata, body.rest))
 
 
 def _other_content(plan: PutPlan, row: ThreadRow) -> ThreadConflictError:

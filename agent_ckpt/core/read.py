@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import frame, ids, rows
@@ -12,9 +13,9 @@ from agent_ckpt.codec.tree import State
 from agent_ckpt.core.flight import lease_row
 from agent_ckpt.core.hot import HotThread
 from agent_ckpt.core.load import Blobs, load
-from agent_ckpt.core.rows import checkpoint_row, damaged, thread_row, writes_row
+from agent_ckpt.core.rows import check_newest, check_writes, checkpoint_row, damaged, thread_row, writes_row
 from agent_ckpt.core.writes import in_order, merge
-from agent_ckpt.errors import CorruptionError
+from agent_ckpt.errors import CorruptionError, SealError
 from agent_ckpt.model import Body, CheckpointRow, LeaseRow, Place, Ref, ThreadRow, WritesRow
 
 HotOf = Callable[[str, ThreadRow], HotThread]
@@ -22,7 +23,7 @@ PAGE = 32
 FOREVER = (1 << 63) - 1
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Found:
     """A checkpoint as it was read, its values still packed.
 
@@ -44,7 +45,7 @@ class Found:
     fault: CorruptionError | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Restored:
     """What get_tuple read in one snapshot.
 
@@ -70,7 +71,9 @@ def get_tuple(place: Place, hot_of: HotOf, *, with_head: bool = False) -> Progra
     if not found:
         return Restored(None, None)
     columns = found[0]
-    thread = thread_row(columns)
+    thread = thread_row(columns, place.thread_id)
+    if place.checkpoint_id is None:
+        check_newest(thread, place, columns[7])
     lease = lease_row(columns[13:19])
     head = None
     if with_head:
@@ -78,9 +81,10 @@ def get_tuple(place: Place, hot_of: HotOf, *, with_head: bool = False) -> Progra
         head = ids.expand(newest[0][0]) if newest else None
     if columns[7] is None:
         return Restored(thread, None, lease, head)
-    row = checkpoint_row(place.thread_id, place.ns, columns[7:13])
+    row = checkpoint_row(place.thread_id, place.ns, columns[7:13], thread.secret)
     written = yield Statement("writes_of_checkpoint", (columns[6], columns[8]))
-    one = take(thread, row, [writes_row(row.place, w) for w in written])
+    one = take(thread, row, [writes_row(row.place, w, thread.secret) for w in written])
+    check_writes(thread, row.place, columns[8], (w[0] for w in written))
     hot = hot_of(place.thread_id, thread)
     hot.learn()
     if one.body is not None:
@@ -96,12 +100,12 @@ def take(thread: ThreadRow, row: CheckpointRow, written: list[WritesRow]) -> Fou
     try:
         one.body = rows.open_body(row)
     except frame.FrameError as exc:
-        one.fault = damaged(row.place, "the row", str(exc))
+        one.fault = damaged(row.place, "the row", exc)
         return one
     try:
         one.writes = in_order(merge(written))
     except frame.FrameError as exc:
-        one.fault = damaged(row.place, "a row of pending writes", str(exc))
+        one.fault = damaged(row.place, "a row of pending writes", exc)
     return one
 
 
@@ -112,7 +116,7 @@ def refs_of(one: Found) -> Iterator[Ref]:
     yield from (ref for _, _, ref in one.writes)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Page:
     """A page of a listing.
 
@@ -125,8 +129,7 @@ class Page:
     after: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(NamedTuple):
     """What to list.
 
     Attributes:
@@ -147,14 +150,19 @@ class Query:
 
 def list_page(query: Query, below: int, size: int, hot_of: HotOf) -> Program[Page]:
     """Read the page of checkpoints below a commit sequence, newest first."""
+    from_head = below == FOREVER and query.before is None and query.checkpoint_id is None
     bound = yield from _bound(query)
     if query.ns in bound.seqs:
         below = min(below, bound.seqs[query.ns])
     found = yield _page_statement(query, below, size)
     kept: list[Found] = []
+    begun: set[tuple[str, str]] = set()
     for thread_id, *columns in found:
-        thread = thread_row(columns)
-        one = take(thread, checkpoint_row(thread_id, columns[6], columns[7:13]), [])
+        thread = thread_row(columns, thread_id)
+        one = take(thread, checkpoint_row(thread_id, columns[6], columns[7:13], thread.secret), [])
+        if from_head and (thread_id, columns[6]) not in begun and not _is_undone(one):
+            begun.add((thread_id, columns[6]))
+            _check_first(one)
         if (yield from bound.admits(one)) and (one.body is None or query.wants is None or query.wants(one.body)):
             kept.append(one)
     yield from _add_writes(kept)
@@ -170,6 +178,20 @@ def list_page(query: Query, below: int, size: int, hot_of: HotOf) -> Program[Pag
     return Page(kept, found[-1][8] if len(found) == size else None)
 
 
+def _is_undone(one: Found) -> bool:
+    """Whether a row is newer than its namespace's head, so that it was rolled back."""
+    space = one.thread.heads.space(one.row.place.ns, one.thread.secret) if one.thread.heads is not None else None
+    return space is not None and space.newest is not None and one.row.seq > space.newest
+
+
+def _check_first(one: Found) -> None:
+    """Of a namespace's first row in a listing that wasn't rolled back, check that it is the newest."""
+    try:
+        check_newest(one.thread, one.row.place, one.row.seq)
+    except SealError as exc:
+        one.fault = one.fault or exc
+
+
 def _page_statement(query: Query, below: int, size: int) -> Statement:
     if query.thread_id is None:
         return Statement("page_of_store", (below, size))
@@ -180,7 +202,7 @@ def _page_statement(query: Query, below: int, size: int) -> Statement:
     return Statement("page_of_space", (query.thread_id, query.ns, below, size))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class _Bound:
     """Decides what is older than the checkpoint that `before` names.
 
@@ -242,9 +264,13 @@ def _add_writes(kept: list[Found]) -> Program[None]:
     by_seq: dict[int, list[Row]] = {}
     for seq, *columns in found:
         by_seq.setdefault(seq, []).append(tuple(columns))
-    for seq, columns_of in by_seq.items():
-        one = wanted[seq]
+    for seq, one in wanted.items():
+        columns_of = by_seq.get(seq, [])
         try:
-            one.writes = in_order(merge(writes_row(one.row.place, columns) for columns in columns_of))
+            key = ids.shrink(one.row.place.checkpoint_id or "")
+            check_writes(one.thread, one.row.place, key, (columns[0] for columns in columns_of))
+            one.writes = in_order(merge(writes_row(one.row.place, columns, one.row.secret) for columns in columns_of))
         except frame.FrameError as exc:
-            one.fault = damaged(one.row.place, "a row of pending writes", str(exc))
+            one.fault = damaged(one.row.place, "a row of pending writes", exc)
+        except SealError as exc:
+            one.fault = one.fault or exc

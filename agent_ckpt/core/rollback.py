@@ -19,7 +19,8 @@ from agent_ckpt.codec import frame, ids, rows
 from agent_ckpt.core.flight import Rules, check_lease, lease_of
 from agent_ckpt.core.manage import Located, locate
 from agent_ckpt.core.read import FOREVER
-from agent_ckpt.core.rows import body_of, checkpoint_row, next_sequence, writes_row
+from agent_ckpt.core.rebuild import rebuild
+from agent_ckpt.core.rows import body_of, checkpoint_row, next_sequence, session_column, writes_row
 from agent_ckpt.errors import CorruptionError
 from agent_ckpt.model import Body, CheckpointRow, Place
 
@@ -76,7 +77,10 @@ def rollback(place: Place, parents_of: ParentsOf, interrupt: str, resume: str, r
         yield Statement("undo_checkpoints", (json.dumps(going.checkpoints), sequence))
         yield Statement("undo_writes", (json.dumps(going.writes), sequence))
         yield Statement("redo_checkpoints", (json.dumps(going.again),))
-    yield Statement("update_thread", (found.thread.thread, sequence, None, found.thread.next_blob))
+    thread = found.thread._replace(revision=sequence, session=None)
+    thread = thread._replace(heads=(yield from rebuild(thread)))
+    column = session_column(thread, sequence, None)
+    yield Statement("update_thread", (thread.thread, sequence, column, thread.next_blob))
     return True
 
 
@@ -97,7 +101,7 @@ def _root(found: Located, key: bytes | str, interrupt: str, resume: str) -> Prog
     if not (yield Statement("has_child", (found.space, key))):
         return going
     written = yield Statement("writes_of_checkpoint", (found.space, key))
-    channels = {row[0]: _channels(found.row.place, row) for row in written}
+    channels = {row[0]: _channels(found.row, row) for row in written}
     asked = [seq for seq, named in channels.items() if interrupt in named]
     answered = [seq for seq, named in channels.items() if resume in named]
     # With durability="exit" an answer is stored as what came of it, and nowhere else.
@@ -107,9 +111,9 @@ def _root(found: Located, key: bytes | str, interrupt: str, resume: str) -> Prog
     return going
 
 
-def _channels(place: Place, columns: Row) -> set[str]:
+def _channels(target: CheckpointRow, columns: Row) -> set[str]:
     try:
-        return {channel for _, channel, _ in rows.open_writes(writes_row(place, columns)).writes}
+        return {channel for _, channel, _ in rows.open_writes(writes_row(target.place, columns, target.secret)).writes}
     except frame.FrameError:
         return set()
 
@@ -126,7 +130,7 @@ def _subgraph(going: _Rollback, space: int, ns: str, parents_of: ParentsOf) -> P
     # In a lasting namespace, what an earlier step's checkpoint got after the target was stored is undone.
     later = going.until if 0 < going.until < FOREVER else target.seq
     for columns in (yield Statement("checkpoints_of_space", (space,))):
-        row = checkpoint_row(target.place.thread_id, ns, columns)
+        row = checkpoint_row(target.place.thread_id, ns, columns, target.secret)
         parent = _root_parent(row, parents_of)
         bound = FOREVER
         if parent is None:

@@ -42,7 +42,7 @@ class HeldLease(Protocol):
         """The id under which it is held; None once it was given back."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Session:
     """One restore and what follows it.
 

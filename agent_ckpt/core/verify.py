@@ -10,7 +10,8 @@ from agent_ckpt.backend import Program, Statement
 from agent_ckpt.codec import arrays, digest, expand, frame, ids, rows, tree
 from agent_ckpt.codec.values import DecodeError, ValueCodec
 from agent_ckpt.core.manage import find_thread
-from agent_ckpt.core.rows import checkpoint_row, first_blob, last_blob, writes_row
+from agent_ckpt.core.rebuild import mismatches
+from agent_ckpt.core.rows import checkpoint_row, first_blob, last_blob, shown, writes_row
 from agent_ckpt.model import CheckpointRow, Entry, Finding, Place, Ref, ThreadRow, VerifyReport
 
 _PAGE = 1000
@@ -78,7 +79,7 @@ def verify_thread(thread_id: str, codec: ValueCodec) -> Program[VerifyReport]:
     check = Check(thread_id, thread, codec)
     yield from _blobs(check)
     for _, _, ns, *columns in (yield Statement("checkpoints_of_thread", (thread.thread,))):
-        _checkpoint(check, checkpoint_row(thread_id, ns, columns))
+        _checkpoint(check, checkpoint_row(thread_id, ns, columns, thread.secret))
     for _, _, ns, seq, checkpoint, _, run, framed in (yield Statement("writes_of_thread", (thread.thread,))):
         _writes(check, Place(thread_id, ns, ids.expand(checkpoint)), (seq, run, framed))
     for seq, mark in (yield Statement("undone_of_thread", (thread.thread,))):
@@ -89,7 +90,14 @@ def verify_thread(thread_id: str, codec: ValueCodec) -> Program[VerifyReport]:
             check.note("orphan", None, f"no row leads to blob {number}")
         if number >= thread.next_blob:
             check.note("damaged", None, f"blob {number} is beyond the thread's next number {thread.next_blob}")
+    yield from _head(check)
     return VerifyReport(1, check.checkpoints, check.writes, len(check.blobs), tuple(check.findings))
+
+
+def _head(check: Check) -> Program[None]:
+    """Compare a sealed thread's rows with its sealed head."""
+    for problem in (yield from mismatches(check.thread)):
+        check.note("damaged", None, problem)
 
 
 def _blobs(check: Check) -> Program[None]:
@@ -97,7 +105,8 @@ def _blobs(check: Check) -> Program[None]:
     at = 0
     while True:
         page = yield Statement("blobs_page", (first, at, last, _PAGE))
-        for number, address, framed in page:
+        addresses = shown(check.thread.secret, [mark for _, mark, _ in page])
+        for (number, _, framed), address in zip(page, addresses, strict=True):
             try:
                 check.blobs[number] = _blob(check, number, address, framed)
             except (frame.FrameError, expand.DamagedRefError) as exc:
@@ -112,7 +121,7 @@ def _blobs(check: Check) -> Program[None]:
 
 
 def _blob(check: Check, number: int, address: bytes, framed: bytes) -> _Known:
-    body = frame.open_blob(framed)
+    body = frame.open_blob(framed, check.thread.secret, address)
     if digest.address(body, check.thread.secret) != address:
         raise frame.FrameError("its content does not match its address")
     if body[0] in _VALUES:
@@ -148,7 +157,7 @@ def _checkpoint(check: Check, row: CheckpointRow) -> None:
 def _writes(check: Check, place: Place, columns: tuple[Any, ...]) -> None:
     check.writes += 1
     try:
-        task = rows.open_writes(writes_row(place, columns))
+        task = rows.open_writes(writes_row(place, columns, check.thread.secret))
     except frame.FrameError as exc:
         check.note("damaged", place, f"a row of pending writes: {exc}")
         return

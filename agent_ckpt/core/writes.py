@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from hashlib import blake2b
 
 import xxhash
 
 from agent_ckpt.backend import Program, Row, Statement
-from agent_ckpt.codec import frame, ids, rows, tree
+from agent_ckpt.codec import frame, heads, ids, rows, tree
 from agent_ckpt.core.assemble import assemble
 from agent_ckpt.core.flight import Rules, admit, lease_of, lease_row
 from agent_ckpt.core.put import Target, Written, new_thread
-from agent_ckpt.core.rows import damaged, following, next_sequence, thread_row, writes_row
+from agent_ckpt.core.rows import damaged, following, next_sequence, session_column, thread_row, writes_row
 from agent_ckpt.core.session import Session
-from agent_ckpt.model import Place, Ref, TaskWrites, ThreadRow, WritesRow
+from agent_ckpt.model import Place, Ref, Secret, TaskWrites, ThreadRow, WritesRow
 
 Merged = dict[tuple[str, int], tuple[str, str, Ref]]
 """(task_id, index) to (task_path, channel, reference)."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class WritesPlan:
     """The writes of one put_writes call, ready to be stored.
 
@@ -42,8 +43,11 @@ class WritesPlan:
     rules: Rules
 
 
-def task_key(task_id: str) -> int:
+def task_key(task_id: str, secret: bytes) -> int:
     """The 64-bit key that finds a task's rows; the id itself stands in the frame."""
+    if isinstance(secret, Secret):
+        keyed = blake2b(task_id.encode("utf-8", "surrogatepass"), digest_size=8, key=secret).digest()
+        return int.from_bytes(keyed, "big", signed=True)
     return xxhash.xxh3_64_intdigest(task_id.encode("utf-8", "surrogatepass")) - (1 << 63)
 
 
@@ -59,10 +63,10 @@ def put_writes(plan: WritesPlan) -> Program[Written]:
         ReplanError: when blobs were dropped or the thread was made anew meanwhile.
     """
     place = plan.place
-    key, task = ids.shrink(place.checkpoint_id or ""), task_key(plan.task_id)
+    key, task = ids.shrink(place.checkpoint_id or ""), task_key(plan.task_id, plan.target.secret)
     found = yield Statement("writes_begin", (place.thread_id, place.ns, key, task))
     state = found[0] if found else None
-    row = thread_row(state) if state else None
+    row = thread_row(state, place.thread_id) if state else None
     raises_revision = plan.session is not None or _at_the_front(state, key)
     if raises_revision:
         lease = lease_row(state[10:16]) if state else (yield from lease_of(place.thread_id))
@@ -76,12 +80,12 @@ def put_writes(plan: WritesPlan) -> Program[Written]:
         row = yield from new_thread(place.thread_id, plan.target.secret, sequence)
     space = state[6] if state is not None else None
     stored: Merged = {}
-    if state is not None and state[9]:
+    if state is not None and row is not None and state[9]:
         found = yield Statement("writes_of_task", (space, key, task))
         try:
-            stored = merge(writes_row(place, columns) for columns in found)
+            stored = merge(writes_row(place, columns, row.secret) for columns in found)
         except frame.FrameError as exc:
-            raise damaged(place, "a row of pending writes", str(exc)) from exc
+            raise damaged(place, "a row of pending writes", exc) from exc
     planned = [w for w in plan.writes if w[0] < 0 or (plan.task_id, w[0]) not in stored]
     assembled = yield from assemble(
         [part for _, _, part in planned], row, plan.target.known, plan.frames, plan.compression
@@ -97,13 +101,18 @@ def put_writes(plan: WritesPlan) -> Program[Written]:
         space = (yield Statement("insert_space", (row.thread, place.ns)))[0][0]
     payload = rows.pack_writes(TaskWrites(plan.task_id, plan.task_path, writes))
     coordinates = rows.writes_coordinates(place, sequence, plan.run_id)
-    framed = frame.seal_row(frame.WRITES_ROW, payload, coordinates, plan.compression)
+    framed = frame.seal_row(frame.WRITES_ROW, payload, coordinates, plan.compression, row.secret)
     run = ids.shrink(plan.run_id) if plan.run_id else None
     yield Statement("insert_writes", (sequence, space, key, task, run, framed))
     owner = plan.session.id if plan.session is not None else None
-    if raises_revision:
-        yield Statement("update_thread", (row.thread, sequence, owner, assembled.next_blob))
-        row = ThreadRow(row.thread, sequence, owner, assembled.next_blob, row.collected, row.secret)
+    if row.heads is not None:
+        at = heads.At(place.ns, row.secret, is_new=state is None or state[6] is None)
+        row.heads.wrote(at, key, sequence, _at_the_front(state, key), assembled.new_blobs)
+    if raises_revision or row.heads is not None:
+        revision, owner = (sequence, owner) if raises_revision else (row.revision, row.session)
+        column = session_column(row, revision, owner)
+        yield Statement("update_thread", (row.thread, revision, column, assembled.next_blob))
+        row = ThreadRow(row.thread, revision, owner, assembled.next_blob, row.collected, row.secret)
     else:
         yield Statement("update_next_blob", (row.thread, assembled.next_blob))
     return Written(row, True, assembled)

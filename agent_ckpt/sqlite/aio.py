@@ -14,7 +14,7 @@ from typing import Any
 import aiosqlite
 
 from agent_ckpt.backend import Factory, T
-from agent_ckpt.sqlite import errors, fork
+from agent_ckpt.sqlite import engine, errors, fork
 from agent_ckpt.sqlite.drive import Counter, read
 from agent_ckpt.sqlite.fork import GATE
 
@@ -118,7 +118,7 @@ class LoopReaders:
             reader = self._reader(loop)
         try:
             return await future
-        except errors.OF_DRIVER_OR_SYSTEM as exc:
+        except engine.OF_DRIVER_OR_SYSTEM as exc:
             if not errors.is_busy(exc):
                 self._forget(loop, reader)
             raise errors.translate(exc, self._path, "a read", time.monotonic() - began) from exc
@@ -169,21 +169,20 @@ class LoopReaders:
         self._open_ones = set()
 
 
-async def in_thread(work: Callable[[], None]) -> None:
-    """Run something that may wait on an OS thread of its own, and wait for it.
+async def in_thread(work: Callable[[], T]) -> T:
+    """Run something that may wait on an OS thread of its own, and wait for it; its result.
 
     The loop's executor could be full of callers that wait for us, and the loop's end waits for it.
     """
     loop = asyncio.get_running_loop()
-    future: asyncio.Future[None] = loop.create_future()
+    future: asyncio.Future[T] = loop.create_future()
     worker = threading.Thread(target=_tell, args=(loop, future, work), daemon=True)
     try:
         worker.start()
     except RuntimeError:
         # The interpreter is shutting down and starts no more threads.
-        work()
-    else:
-        await future
+        return work()
+    return await future
 
 
 def _tell(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], work: Callable[[], Any]) -> None:

@@ -7,13 +7,15 @@ import sqlite3
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
 from agent_ckpt.backend import Factory, T
 from agent_ckpt.errors import ClosedError, UnavailableError, UsageError
+from agent_ckpt.model import Check, WalStatus
 from agent_ckpt.options import Options
-from agent_ckpt.sqlite import connect, errors, files, fork, guard, schema, target, wal
+from agent_ckpt.sqlite import care, connect, engine, errors, files, fork, guard, place, schema, target, wal
 from agent_ckpt.sqlite.aio import LoopReaders, in_thread
 from agent_ckpt.sqlite.board import RunBoard
 from agent_ckpt.sqlite.drive import Counter, Hook
@@ -22,6 +24,8 @@ from agent_ckpt.sqlite.readers import ReaderPool
 from agent_ckpt.sqlite.writer import Writer
 
 log = logging.getLogger("agent_ckpt")
+
+CLOSING_S = 2.0
 
 _looking = threading.RLock()
 """Held from the look at a file until it counts as open in this process: a look that takes it for a file that nobody
@@ -87,6 +91,19 @@ class SqliteBackend:
         store.ready()
         return await (store.writer.acall(factory) if write else store.loops.call(factory))
 
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Run something of this backend that may wait, beside the event loop."""
+        return await in_thread(work)
+
+    def wal_status(self) -> WalStatus:
+        return care.status(self._store)
+
+    def wal_truncate(self, wait_s: float) -> WalStatus:
+        return care.truncate(self._store, wait_s)
+
+    def doctor(self) -> list[Check]:
+        return care.examine(self._store)
+
     def close(self) -> None:
         self._finalizer.detach()
         self._store.close()
@@ -101,6 +118,8 @@ class _Store:
     def __init__(self, where: target.Target, options: Options) -> None:
         self.target = where
         self.options = options
+        self.engine = engine.load(options.engine)
+        self.limits = wal.Limits.of(options, "memory" if where.memory else "wal")
         self.counter = Counter()
         self._opening = threading.RLock()
         self._is_open = False
@@ -147,24 +166,26 @@ class _Store:
                     self._open_memory()
                 else:
                     self._open_file()
-        except errors.OF_DRIVER_OR_SYSTEM as exc:
+        except engine.OF_DRIVER_OR_SYSTEM as exc:
             raise errors.translate(exc, path, "opening", self.options.busy_timeout_s) from exc
 
     def _open_memory(self) -> None:
         # It lives for as long as one connection is open.
-        self._keeper = connect.connect(self.target.uri)
+        self._keeper = connect.connect(self.target.uri, self.engine)
         schema.create(self._keeper)
 
     def _open_file(self) -> None:
         path = self.target.path
-        if not target.check_place(self.target) and files.make(path, self.options.file_mode):
+        is_there = target.check_place(self.target)
+        self.limits = wal.Limits.of(self.options, place.journal_mode(path, self.options))
+        if not is_there and files.make(path, self.options.file_mode):
             log.info("made a new database: %s", path)
         found = files.status(path)
         if found is None:
             raise UsageError(f"{path} was deleted while it was being opened", path=path)
         inode = files.inode_of(found)
         fork.check_refused(inode, path)
-        guard.tell_once()
+        guard.tell_once(self.engine)
         wait = guard.Pauses(time.monotonic() + self.options.busy_timeout_s)
         while (ours := self._look(inode, bool(found.st_size))) is None:
             if not wait.sleep():
@@ -179,17 +200,26 @@ class _Store:
         """Look at the file and count it as open; None while another backend of this process is setting it up."""
         path = self.target.path
         with _looking:
+            self._check_engine(inode)
             try:
-                ours = schema.look(path, self.target.uri)
-            except sqlite3.Error as exc:
+                ours = schema.look(path, self.target.uri, self.engine)
+            except engine.ERRORS as exc:
                 if errors.is_busy(exc):
                     return None
                 raise
             if narrow:
                 files.narrow(path)
             self._inode, self._guard = inode, guard.share(path, inode)
-            fork.opened(inode)
+            self._guard.needed = self.limits.mode != "rollback" and self.engine.is_affected
+            fork.opened(inode, self.engine.name)
             return ours
+
+    def _check_engine(self, inode: fork.Inode) -> None:
+        # A reader of a backend that was closed just now may still be closing.
+        wait = guard.Pauses(time.monotonic() + CLOSING_S)
+        while (why := place.other_engine(self.target.path, inode, self.engine)) is not None:
+            if fork.is_open_here(inode) or not wait.sleep():
+                raise UsageError(why, path=self.target.path)
 
     def _complete(self, ours: bool) -> None:
         """Check the tables of a file that is ours, and finish one that is new or half made."""
@@ -202,7 +232,7 @@ class _Store:
                     ours = True
                 elif not wait.sleep():
                     raise errors.busy(self.target.path, self.options.busy_timeout_s)
-            except sqlite3.Error as exc:
+            except engine.ERRORS as exc:
                 if not errors.is_busy(exc) or not wait.sleep():
                     raise
 
@@ -210,13 +240,23 @@ class _Store:
         reader = self._open_reader()
         complete = False
         try:
-            complete = schema.check(reader, self.target.path)
+            if schema.check(reader, self.target.path):
+                self._follow_choice(reader)
+                complete = connect.in_wal_mode(reader) == (self.limits.mode != "rollback")
         finally:
             if complete:
                 self.pool.give(reader)
             else:
                 reader.close()
         return complete
+
+    def _follow_choice(self, reader: sqlite3.Connection) -> None:
+        """A store that somebody keeps with a rollback journal may be reached from where WAL mode isn't safe."""
+        if self.options.journal == "auto" and self.limits.mode == "wal" and schema.chosen_journal(reader) == "rollback":
+            self.limits = wal.Limits.of(self.options, "rollback")
+            assert self._guard is not None
+            self._guard.needed = False
+            log.info("%s is kept with a rollback journal, as it was before; journal='wal' changes it", self.target.path)
 
     def _set_up(self) -> bool:
         """Finish the file, if no other process is just doing so: sixteen that make one fresh file take turns."""
@@ -225,9 +265,9 @@ class _Store:
             try:
                 if not self._guard.lock_file():
                     return False
-                with closing(connect.connect(f"{self.target.uri}?mode=rw")) as connection:
+                with closing(connect.connect(f"{self.target.uri}?mode=rw", self.engine)) as connection:
                     connect.set_synchronous(connection, "full")
-                    schema.set_up(connection, self.target.path)
+                    schema.set_up(connection, self.target.path, self.limits.mode != "rollback")
                 return True
             finally:
                 self._guard.unlock_file()
@@ -251,9 +291,12 @@ class _Store:
         if self._closed:
             raise self._closed_error()
         if self.target.memory:
-            return connect.open_reader(self.target.uri, self.options.busy_timeout_s)
+            return connect.open_reader(self.target.uri, self.options.busy_timeout_s, self.engine)
         self._check_inode()
-        return connect.open_reader(f"{self.target.uri}?mode=rw", self.options.busy_timeout_s)
+        reader = connect.open_reader(f"{self.target.uri}?mode=rw", self.options.busy_timeout_s, self.engine)
+        if self.limits.mode == "litestream":
+            connect.keep_wal_at_close(reader)
+        return reader
 
     def _open_writer(self) -> Handle:
         path, level = self.target.path, self.options.synchronous
@@ -261,8 +304,13 @@ class _Store:
         if not self.target.memory:
             self._check_inode()
             uri += "?mode=rw"
-        connection = connect.open_writer(uri, level, wal.FOLD_PAGES, wal.FILE_BYTES)
-        watch = None if self.target.memory else wal.Wal(path, self._wal_lost)
+        limits = self.limits
+        connection = connect.open_writer(
+            uri, level, limits.fold_pages, limits.file_bytes, wal=limits.mode != "rollback", engine=self.engine
+        )
+        if limits.mode == "litestream":
+            connect.keep_wal_at_close(connection)
+        watch = None if self.target.memory else wal.Wal(path, limits, self._wal_lost)
         return Handle(connection, path, self.counter, self._guard, watch)
 
     def _wal_lost(self) -> None:
@@ -310,7 +358,7 @@ class _Store:
             return
         self.pool.close_handles()
         self.loops.close_handles()
-        self.writer.close_handle()
+        self.writer.before_fork()
         if self._guard is not None:
             self._guard.close()
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
+from typing import cast
 
+from agent_ckpt.sqlite.engine import STANDARD, Engine
 from agent_ckpt.sqlite.queries import QUERIES
 
 PAGE_SIZE = 4096
@@ -11,23 +13,28 @@ CACHE_KIB = 8 * 1024
 STATEMENTS_KEPT = 256
 
 
-def connect(uri: str) -> sqlite3.Connection:
+def connect(uri: str, engine: Engine = STANDARD) -> sqlite3.Connection:
     """Open a connection that begins no transaction by itself and may be used by any OS thread, one at a time.
 
     It also waits for no lock by itself until `wait_for_locks` says so.
     """
-    return sqlite3.connect(
+    connection = engine.module.connect(
         uri, uri=True, timeout=0.0, isolation_level=None, check_same_thread=False, cached_statements=STATEMENTS_KEPT
     )
+    return cast(sqlite3.Connection, connection)
 
 
-def open_writer(uri: str, synchronous: str, fold_pages: int, wal_bytes: int) -> sqlite3.Connection:
+def open_writer(
+    uri: str, synchronous: str, fold_pages: int, wal_bytes: int, *, wal: bool = True, engine: Engine = STANDARD
+) -> sqlite3.Connection:
     """Open the connection through which all writes of a backend go."""
-    connection = connect(uri)
+    connection = connect(uri, engine)
     try:
         _guard_reads(connection)
         set_synchronous(connection, synchronous)
         secure_delete(connection)
+        if not wal:
+            rollback_mode(connection)
         set_wal_autocheckpoint(connection, fold_pages)
         limit_wal_file(connection, wal_bytes)
     except BaseException:
@@ -36,9 +43,9 @@ def open_writer(uri: str, synchronous: str, fold_pages: int, wal_bytes: int) -> 
     return connection
 
 
-def open_reader(uri: str, wait_s: float) -> sqlite3.Connection:
+def open_reader(uri: str, wait_s: float, engine: Engine = STANDARD) -> sqlite3.Connection:
     """Open a connection that can't write."""
-    connection = connect(uri)
+    connection = connect(uri, engine)
     try:
         wait_for_locks(connection, wait_s)
         _guard_reads(connection)
@@ -147,6 +154,21 @@ def tolerate_half_folded(connection: sqlite3.Connection) -> None:
 def wal_mode(connection: sqlite3.Connection) -> bool:
     """Switch to WAL: readers don't wait for the writer, and a commit is one append and one sync."""
     return in_wal_mode(connection) or connection.execute("PRAGMA journal_mode=WAL").fetchone() == ("wal",)
+
+
+def rollback_mode(connection: sqlite3.Connection) -> bool:
+    """Switch to a rollback journal: slower, but it needs no memory that all who open the file share.
+
+    The journal is cut, not deleted: with `synchronous=FULL` SQLite then syncs the cut, while a deleted journal can
+    come back after a power loss and undo the last commit.
+    """
+    return bool(connection.execute("PRAGMA journal_mode=TRUNCATE").fetchone() == ("truncate",))
+
+
+def keep_wal_at_close(connection: sqlite3.Connection) -> None:
+    """Don't fold the WAL when the last connection closes, where the driver can say so (CPython 3.12 and later)."""
+    if hasattr(connection, "setconfig") and hasattr(sqlite3, "SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE"):
+        connection.setconfig(sqlite3.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, True)
 
 
 def in_wal_mode(connection: sqlite3.Connection) -> bool:

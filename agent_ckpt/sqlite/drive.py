@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable
 
 from agent_ckpt.backend import Program, Row, Statement, T
+from agent_ckpt.sqlite import engine
 from agent_ckpt.sqlite.queries import QUERIES
 
 Hook = Callable[[str], None]
@@ -60,7 +61,7 @@ def roll_back(connection: sqlite3.Connection, counter: Counter) -> None:
     if connection.in_transaction:
         try:
             counter.control(connection, "ROLLBACK")
-        except sqlite3.Error:
+        except engine.ERRORS:
             if connection.in_transaction:
                 raise
 

@@ -31,18 +31,16 @@ from agent_ckpt.errors import (
     UnavailableError,
     UsageError,
 )
+from agent_ckpt.sqlite import engine
 
 _UNWRITABLE = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_AUTH}
 _PASSING = {sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_INTERRUPT}
 _NO_SPACE_BYTES = 64 * 1024
 
-OF_DRIVER_OR_SYSTEM = (sqlite3.Error, OSError)
-"""What `translate` takes: the system's own errors come from looking at files and locking the side file."""
-
 
 def code(exc: BaseException) -> int:
     """The primary result code of a driver error; SQLITE_ERROR where the driver gives none, 0 for others."""
-    if not isinstance(exc, sqlite3.Error):
+    if not isinstance(exc, engine.ERRORS):
         return 0
     return int(getattr(exc, "sqlite_errorcode", sqlite3.SQLITE_ERROR)) & 0xFF
 

@@ -19,7 +19,7 @@ from agent_ckpt.sqlite import fork
 log = logging.getLogger("agent_ckpt")
 
 OTHERS = 0o007
-SIDE_FILES = ("-wal", "-shm", "-lock")
+SIDE_FILES = ("-wal", "-shm", "-journal", "-lock")
 
 _creating = threading.RLock()
 
@@ -88,8 +88,11 @@ def narrow(path: str) -> None:
 
 def held_by_this_process(inode: fork.Inode) -> bool:
     """Whether some descriptor of this process refers to that file, ours or anybody's."""
-    if fork.is_open_here(inode):
-        return True
+    return fork.is_open_here(inode) or has_descriptor(inode)
+
+
+def has_descriptor(inode: fork.Inode) -> bool:
+    """Whether a descriptor of this process refers to that file; told without opening anything but a folder."""
     try:
         names = os.listdir("/proc/self/fd")
     except OSError:

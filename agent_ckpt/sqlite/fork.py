@@ -104,6 +104,7 @@ class Gate:
 GATE = Gate()
 _participants: weakref.WeakSet[Participant] = weakref.WeakSet()
 _open_inodes: dict[Inode, int] = {}
+_engines: dict[Inode, str] = {}
 _refused: dict[Inode, str] = {}
 _pid = os.getpid()
 _clean = False
@@ -121,9 +122,10 @@ def register(participant: Participant) -> None:
         _participants.add(participant)
 
 
-def opened(inode: Inode) -> None:
+def opened(inode: Inode, engine: str) -> None:
     """Count an open handle on a database file of this process."""
     _open_inodes[inode] = _open_inodes.get(inode, 0) + 1
+    _engines[inode] = engine
 
 
 def closed(inode: Inode) -> None:
@@ -132,10 +134,16 @@ def closed(inode: Inode) -> None:
         _open_inodes[inode] = left
     else:
         _open_inodes.pop(inode, None)
+        _engines.pop(inode, None)
 
 
 def is_open_here(inode: Inode) -> bool:
     return inode in _open_inodes
+
+
+def engine_of(inode: Inode) -> str | None:
+    """The engine with which backends of this process have a file open; None if none has."""
+    return _engines.get(inode)
 
 
 def check_process() -> None:

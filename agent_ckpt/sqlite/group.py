@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+from contextlib import suppress
 from typing import Any
 
 from agent_ckpt.backend import Row, Statement
-from agent_ckpt.errors import CkptError, PoisonedError
-from agent_ckpt.sqlite import connect, errors, fork, wal
+from agent_ckpt.errors import CkptError, PoisonedError, UnavailableError
+from agent_ckpt.sqlite import connect, engine, errors, fork, wal
 from agent_ckpt.sqlite.drive import Counter, drive, roll_back
 from agent_ckpt.sqlite.guard import Guard, Pauses
 from agent_ckpt.sqlite.jobs import Job, announce, as_ours, own_copy
@@ -61,7 +62,31 @@ class Handle:
         # An interrupt can have kept the last transaction from being ended.
         roll_back(self.connection, self.counter)
         self.counter.control(self.connection, "BEGIN IMMEDIATE")
+        if self.wal is not None and self.wal.limits.mode == "rollback" and connect.in_wal_mode(self.connection):
+            raise UnavailableError(
+                f"{self.path} was switched to WAL mode by another process, while this one opened it with a rollback "
+                f"journal; open it everywhere with the same option journal",
+                path=self.path,
+            )
         return True
+
+    @property
+    def wants_folding(self) -> bool:
+        """Whether there is a WAL, and it is ours to fold."""
+        return self.wal is not None and self.wal.is_ours_to_fold
+
+    def cut_wal(self, wait_s: float = 0.0) -> bool:
+        """Fold the WAL and cut it to nothing, without a transaction; False if somebody is in the way."""
+        if self.wal is None or not self.wal.is_ours_to_fold:
+            return True
+        with self.mutex:
+            try:
+                if self.guard is not None and not self.guard.lock_file():
+                    return False
+                return self.wal.cut(self.connection, wait_s)
+            finally:
+                if self.guard is not None:
+                    self.guard.unlock_file()
 
     def settle(self) -> None:
         """Make certain that a commit which failed is not stored, by a commit that takes its place in the WAL.
@@ -98,12 +123,12 @@ class Handle:
         """Close the connection; fold the WAL before, if nobody else is writing."""
         with self.mutex:
             try:
-                alone = self.guard is not None and self.guard.lock_file()
-                if alone and self.wal is not None and self.wal.is_in_place():
-                    wal.truncate(self.connection, 0.0)
-            except (*errors.OF_DRIVER_OR_SYSTEM, CkptError):
-                # What is committed is in the WAL; the next one to open the file folds it.
-                pass
+                # If it fails, what is committed is in the WAL; the next one to open the file folds it.
+                with suppress(CkptError, *engine.OF_DRIVER_OR_SYSTEM):
+                    if self.wants_folding and self.guard is not None and self.guard.lock_file():
+                        assert self.wal is not None
+                        if self.wal.is_in_place():
+                            wal.truncate(self.connection, 0.0)
             finally:
                 self.connection.close()
                 if self.guard is not None:
@@ -164,7 +189,7 @@ def run_group(handle: Handle, group: list[Job], own: Job | None) -> None:
         return
     try:
         _commit_and_answer(handle, ran)
-    except sqlite3.Error as exc:
+    except engine.ERRORS as exc:
         roll_back(handle.connection, handle.counter)
         _commit_failed(handle, ran, exc)
         return
@@ -195,7 +220,9 @@ def _commit_and_answer(handle: Handle, ran: list[Job]) -> None:
         if handle.wal is not None:
             handle.wal.check()
         _answer(ran)
-    except (sqlite3.Error, PoisonedError):
+    except engine.ERRORS:
+        raise
+    except PoisonedError:
         raise
     except BaseException:
         # A signal's exception came between COMMIT and the answers: run again, the programs would store twice.
@@ -211,7 +238,7 @@ def commit(handle: Handle, deadline: float) -> None:
         try:
             handle.counter.control(handle.connection, "COMMIT")
             return
-        except sqlite3.Error as exc:
+        except engine.ERRORS as exc:
             if not (errors.is_busy(exc) and handle.connection.in_transaction and wait.sleep()):
                 raise
 
@@ -235,7 +262,7 @@ def _settled(handle: Handle, exc: sqlite3.Error) -> CkptError:
         # With a rollback journal instead of a WAL, it may be stored all the same.
         if connect.in_wal_mode(handle.connection):
             handle.settle()
-    except sqlite3.Error:
+    except engine.ERRORS:
         roll_back(handle.connection, handle.counter)
     if not handle.unsettled:
         return errors.translate(exc, handle.path, "COMMIT")

@@ -11,7 +11,8 @@ from typing import Any
 
 from agent_ckpt.backend import Factory
 from agent_ckpt.errors import CkptError
-from agent_ckpt.sqlite.errors import OF_DRIVER_OR_SYSTEM, translate
+from agent_ckpt.sqlite import engine
+from agent_ckpt.sqlite.errors import translate
 
 SEE_THROUGH_S = 5.0
 
@@ -117,7 +118,7 @@ def own_copy(error: BaseException) -> BaseException:
 
 def as_ours(error: BaseException, path: str, job: Job | None = None) -> BaseException:
     """Translate an error of the driver or the system; others pass as they are."""
-    if isinstance(error, OF_DRIVER_OR_SYSTEM):
+    if isinstance(error, engine.OF_DRIVER_OR_SYSTEM):
         ours: CkptError = translate(error, path, "a write", 0.0 if job is None else job.waited_s)
         ours.__cause__ = error
         return ours

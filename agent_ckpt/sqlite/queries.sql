@@ -3,14 +3,16 @@
 -- What the columns mean is told in docs/design.md, "What is stored".
 
 -- name: schema
-CREATE TABLE store (
+CREATE TABLE this_store (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     store_id BLOB NOT NULL,
-    sequence INTEGER NOT NULL
+    sequence INTEGER NOT NULL,
+    journal TEXT NOT NULL DEFAULT 'wal',
+    seal BLOB
 ) STRICT;
 CREATE TABLE threads (
     thread INTEGER PRIMARY KEY,
-    thread_id TEXT NOT NULL UNIQUE,
+    thread_id ANY NOT NULL UNIQUE,
     revision INTEGER NOT NULL,
     session BLOB,
     next_blob INTEGER NOT NULL,
@@ -19,12 +21,12 @@ CREATE TABLE threads (
 ) STRICT;
 CREATE TRIGGER take_sequence AFTER UPDATE OF revision ON threads
 BEGIN
-    UPDATE store SET sequence = NEW.revision WHERE sequence < NEW.revision;
+    UPDATE this_store SET sequence = NEW.revision WHERE sequence < NEW.revision;
 END;
 CREATE TABLE spaces (
     space INTEGER PRIMARY KEY,
     thread INTEGER NOT NULL,
-    ns TEXT NOT NULL,
+    ns ANY NOT NULL,
     UNIQUE (thread, ns)
 ) STRICT;
 CREATE TABLE checkpoints (
@@ -63,42 +65,67 @@ CREATE TABLE blobs (
     frame BLOB NOT NULL
 ) STRICT;
 CREATE INDEX blobs_digest ON blobs (digest);
+CREATE TABLE vaults (
+    vault INTEGER PRIMARY KEY,
+    thread_id ANY NOT NULL UNIQUE,
+    revision INTEGER NOT NULL,
+    keys BLOB NOT NULL,
+    frame BLOB NOT NULL
+) STRICT;
+CREATE TABLE credential_uses (
+    use INTEGER PRIMARY KEY,
+    vault INTEGER NOT NULL,
+    frame BLOB NOT NULL
+) STRICT;
+CREATE INDEX credential_uses_vault ON credential_uses (vault);
 CREATE TABLE leases (
-    thread_id TEXT PRIMARY KEY,
+    thread_id ANY PRIMARY KEY,
     fence INTEGER NOT NULL,
     holder BLOB NOT NULL,
-    label TEXT NOT NULL,
+    label ANY NOT NULL,
     turn INTEGER NOT NULL,
     since REAL NOT NULL,
     expires REAL NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE waiters (
     place INTEGER PRIMARY KEY,
-    thread_id TEXT NOT NULL,
+    thread_id ANY NOT NULL,
     holder BLOB NOT NULL,
     expires REAL NOT NULL
 ) STRICT;
 CREATE INDEX waiters_thread ON waiters (thread_id);
-INSERT INTO store (one, store_id, sequence) VALUES (1, randomblob(16), 0);
+INSERT INTO this_store (one, store_id, sequence) VALUES (1, randomblob(16), 0);
+
+-- name: journal_chosen
+SELECT journal FROM this_store;
+
+-- name: journal_choose
+UPDATE this_store SET journal = ?1 WHERE one = 1 AND journal <> ?1;
 
 -- name: store_row
-SELECT store_id, sequence FROM store;
+SELECT store_id, sequence, seal FROM this_store;
+
+-- name: store_state
+SELECT store_id, sequence, seal, EXISTS (SELECT 1 FROM threads) FROM this_store;
+
+-- name: set_seal
+UPDATE this_store SET seal = ?1 WHERE one = 1;
 
 -- name: thread_row
 SELECT thread, revision, session, next_blob, collected, secret FROM threads WHERE thread_id = ?1;
 
 -- name: next_sequence
-UPDATE store SET sequence = sequence + 1 WHERE one = 1 RETURNING sequence;
+UPDATE this_store SET sequence = sequence + 1 WHERE one = 1 RETURNING sequence;
 
 -- name: advance_sequence
-UPDATE store SET sequence = sequence + ?1 WHERE one = 1 RETURNING sequence;
+UPDATE this_store SET sequence = sequence + ?1 WHERE one = 1 RETURNING sequence;
 
 -- name: put_begin
 -- The last column is the commit sequence given out last. The put takes the next one with its revision (take_sequence).
 SELECT t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.space, h.id, h.seq,
        e.seq, e.parent, e.run, e.frame, p.seq, p.parent, p.run, CASE WHEN ?5 THEN p.frame END,
        l.fence, l.holder, l.label, l.turn, l.since, l.expires,
-       (SELECT sequence FROM store)
+       (SELECT sequence FROM this_store)
 FROM threads t
 LEFT JOIN leases l ON l.thread_id = ?1
 LEFT JOIN spaces s ON s.thread = t.thread AND s.ns = ?2
@@ -114,7 +141,7 @@ SELECT t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.sp
        EXISTS (SELECT 1 FROM writes w
                WHERE w.space = s.space AND w.checkpoint = ?3 AND w.task = ?4 AND w.undone IS NULL),
        l.fence, l.holder, l.label, l.turn, l.since, l.expires,
-       (SELECT sequence FROM store)
+       (SELECT sequence FROM this_store)
 FROM threads t
 LEFT JOIN leases l ON l.thread_id = ?1
 LEFT JOIN spaces s ON s.thread = t.thread AND s.ns = ?2
@@ -125,14 +152,12 @@ LEFT JOIN checkpoints e ON e.space = s.space AND e.id = ?3
 WHERE t.thread_id = ?1;
 
 -- name: insert_thread
+-- Nothing, where the store is sealed and the thread isn't, or the other way about.
 INSERT INTO threads (thread, thread_id, revision, session, next_blob, collected, secret)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7);
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7 FROM this_store WHERE (seal IS NULL) = (length(?7) = 16) RETURNING thread;
 
 -- name: update_thread
 UPDATE threads SET revision = ?2, session = ?3, next_blob = ?4 WHERE thread = ?1;
-
--- name: claim_thread
-UPDATE threads SET session = ?3 WHERE thread_id = ?1 AND session = ?2;
 
 -- name: update_next_blob
 UPDATE threads SET next_blob = ?2 WHERE thread = ?1;
@@ -202,9 +227,6 @@ DELETE FROM waiters WHERE thread_id = ?1 AND holder = ?2;
 
 -- name: drop_dead_waiters
 DELETE FROM waiters WHERE thread_id = ?1 AND expires < ?2;
-
--- name: own_thread
-UPDATE threads SET session = ?2 WHERE thread_id = ?1;
 
 -- name: drop_checkpoints_since
 DELETE FROM checkpoints WHERE seq > ?2 AND space IN (SELECT space FROM spaces WHERE thread = ?1);
@@ -338,10 +360,10 @@ ORDER BY chain.depth;
 VACUUM;
 
 -- name: schema_objects
-SELECT type, name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\_%' ESCAPE '\';
+SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\_%' ESCAPE '\';
 
 -- name: all_threads
-SELECT t.thread_id, t.revision,
+SELECT t.thread_id, t.secret, t.revision,
        (SELECT count(*) FROM spaces s JOIN checkpoints c ON c.space = s.space WHERE s.thread = t.thread),
        (SELECT count(*) FROM spaces s WHERE s.thread = t.thread),
        n.ns, c.seq, c.id, c.parent, c.run, c.frame, c.history
@@ -519,13 +541,15 @@ SELECT quick_check FROM pragma_quick_check;
 SELECT 'checkpoint', count(*) FROM checkpoints WHERE space NOT IN (SELECT space FROM spaces)
 UNION ALL SELECT 'writes row', count(*) FROM writes WHERE space NOT IN (SELECT space FROM spaces)
 UNION ALL SELECT 'namespace', count(*) FROM spaces WHERE thread NOT IN (SELECT thread FROM threads)
-UNION ALL SELECT 'blob', count(*) FROM blobs WHERE (blob >> 28) NOT IN (SELECT thread FROM threads);
+UNION ALL SELECT 'blob', count(*) FROM blobs WHERE (blob >> 28) NOT IN (SELECT thread FROM threads)
+UNION ALL SELECT 'credential use', count(*) FROM credential_uses WHERE vault NOT IN (SELECT vault FROM vaults);
 
 -- name: counters_behind
 -- Rows that stand beyond the counter that numbered them.
 SELECT 'the commit sequence of the store', count(*) FROM (
     SELECT seq FROM checkpoints UNION ALL SELECT seq FROM writes UNION ALL SELECT revision FROM threads
-) WHERE seq > (SELECT sequence FROM store)
+    UNION ALL SELECT revision FROM vaults UNION ALL SELECT use FROM credential_uses
+) WHERE seq > (SELECT sequence FROM this_store)
 UNION ALL SELECT 'a thread''s revision', count(*) FROM threads t
 JOIN spaces s ON s.thread = t.thread JOIN checkpoints c ON c.space = s.space WHERE c.seq > t.revision;
 
@@ -555,3 +579,121 @@ WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = ?3 ORDER BY task
 -- Before 3.1 the saver kept no task_path.
 SELECT '', task_id, idx, channel, type, value FROM writes
 WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = ?3 ORDER BY task_id, idx;
+
+-- Credentials
+
+-- name: vault_of_thread
+SELECT v.vault, v.revision, v.keys, v.frame, (SELECT max(u.use) FROM credential_uses u WHERE u.vault = v.vault)
+FROM vaults v WHERE v.thread_id = ?1;
+
+-- name: vaults_page
+SELECT vault, thread_id, keys FROM vaults WHERE vault > ?1 ORDER BY vault LIMIT ?2;
+
+-- name: vault_as_stored
+SELECT v.vault, v.revision, v.keys, v.frame, (SELECT max(u.use) FROM credential_uses u WHERE u.vault = v.vault)
+FROM vaults v WHERE v.vault = ?1;
+
+-- name: set_vault_key
+UPDATE vaults SET keys = ?3 WHERE vault = ?1 AND keys = ?2;
+
+-- name: set_use_as_stored
+UPDATE credential_uses SET frame = ?2 WHERE use = ?1;
+
+-- name: names_of_vaults
+SELECT vault, thread_id FROM vaults;
+
+-- name: rename_vault
+UPDATE vaults SET thread_id = ?2 WHERE vault = ?1;
+
+-- name: vault_owners
+SELECT thread_id FROM vaults ORDER BY thread_id;
+
+-- name: insert_vault
+INSERT INTO vaults (vault, thread_id, revision, keys, frame) VALUES (?1, ?2, ?3, ?4, ?5);
+
+-- name: update_vault
+UPDATE vaults SET revision = ?2, frame = ?3 WHERE vault = ?1;
+
+-- name: insert_use
+INSERT INTO credential_uses (use, vault, frame) VALUES (?1, ?2, ?3);
+
+-- name: uses_of_vault
+SELECT use, frame FROM credential_uses WHERE vault = ?1 ORDER BY use DESC LIMIT ?2;
+
+-- name: drop_uses
+-- All but the newest ?2 records of use.
+DELETE FROM credential_uses WHERE vault = ?1 AND use <= (
+    SELECT use FROM credential_uses WHERE vault = ?1 ORDER BY use DESC LIMIT 1 OFFSET ?2
+);
+
+-- name: delete_uses
+DELETE FROM credential_uses WHERE vault = ?1;
+
+-- name: delete_vault
+DELETE FROM vaults WHERE vault = ?1;
+
+-- Keys: rows as they stand in the file, whatever they are sealed with.
+
+-- name: thread_keys_page
+SELECT thread, thread_id, secret FROM threads WHERE thread > ?1 ORDER BY thread LIMIT ?2;
+
+-- name: set_thread_key
+UPDATE threads SET secret = ?3 WHERE thread = ?1 AND secret = ?2;
+
+-- name: thread_as_stored
+SELECT thread, revision, session, next_blob, collected, secret, thread_id FROM threads WHERE thread = ?1;
+
+-- name: set_thread_as_stored
+UPDATE threads SET thread_id = ?2, session = ?3, collected = ?4, secret = ?5 WHERE thread = ?1;
+
+-- name: set_blob_as_stored
+UPDATE blobs SET digest = ?2, frame = ?3 WHERE blob = ?1;
+
+-- name: set_space_as_stored
+UPDATE spaces SET ns = ?2 WHERE space = ?1;
+
+-- name: set_checkpoint_as_stored
+UPDATE checkpoints SET run = ?2, frame = ?3, history = ?4 WHERE seq = ?1;
+
+-- name: set_writes_as_stored
+UPDATE writes SET task = ?2, run = ?3, frame = ?4 WHERE seq = ?1;
+
+-- name: names_of_spaces
+SELECT space, ns FROM spaces WHERE ns <> '';
+
+-- name: names_of_threads
+SELECT thread, thread_id FROM threads;
+
+-- name: names_of_runs
+SELECT DISTINCT run FROM checkpoints WHERE run IS NOT NULL AND length(run) > 16
+UNION SELECT DISTINCT run FROM writes WHERE run IS NOT NULL AND length(run) > 16;
+
+-- name: set_thread_name
+UPDATE threads SET thread_id = ?2 WHERE thread = ?1;
+
+-- name: rename_run_of_checkpoints
+UPDATE checkpoints SET run = ?2 WHERE run = ?1;
+
+-- name: rename_run_of_writes
+UPDATE writes SET run = ?2 WHERE run = ?1;
+
+-- name: names_of_leases
+SELECT thread_id, label FROM leases;
+
+-- name: rename_lease
+UPDATE leases SET thread_id = ?2, label = ?3 WHERE thread_id = ?1;
+
+-- name: names_of_waiters
+SELECT DISTINCT thread_id FROM waiters;
+
+-- name: rename_waiters
+UPDATE waiters SET thread_id = ?2 WHERE thread_id = ?1;
+
+-- name: drop_leases
+DELETE FROM leases;
+
+-- name: drop_waiters
+DELETE FROM waiters;
+
+-- name: set_thread_keys
+UPDATE threads SET secret = ?2, session = ?3, collected = ?4 WHERE thread = ?1;

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from agent_ckpt.backend import Factory, T
-from agent_ckpt.sqlite import errors, fork
+from agent_ckpt.sqlite import engine, errors, fork
 from agent_ckpt.sqlite.drive import Counter, read
 from agent_ckpt.sqlite.fork import GATE
 
@@ -58,7 +58,7 @@ class ReaderPool:
             place.taken = True
             try:
                 return self._read(place, factory)
-            except errors.OF_DRIVER_OR_SYSTEM as exc:
+            except engine.OF_DRIVER_OR_SYSTEM as exc:
                 if not errors.is_busy(exc):
                     place.close()
                 raise errors.translate(exc, self._path, "a read", time.monotonic() - began) from exc

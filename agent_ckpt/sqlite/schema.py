@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sqlite3
 from contextlib import closing
 
 from agent_ckpt.errors import CorruptionError, FormatError
-from agent_ckpt.sqlite import connect, errors, files
+from agent_ckpt.sqlite import connect, engine, errors, files
 from agent_ckpt.sqlite.queries import QUERIES, split
 
 APPLICATION_ID = 0x41434B50
@@ -27,10 +28,13 @@ _OFFICIAL = {
     "writes": {"thread_id", "checkpoint_ns", "checkpoint_id", "task_id", "idx", "channel"},
 }
 
-Objects = dict[tuple[str, str], str]
+_LET_BE = ("sqlite_", "_litestream_")
+
+Objects = dict[tuple[str, str], tuple[str, str]]
+"""By kind and name: the table that an object belongs to, and its text."""
 
 
-def look(path: str, uri: str) -> bool:
+def look(path: str, uri: str, using: engine.Engine = engine.STANDARD) -> bool:
     """Look at an existing file; True if it is ours, False if it is new (empty).
 
     Raises:
@@ -49,7 +53,7 @@ def look(path: str, uri: str) -> bool:
     # A plain read-only open can recover a WAL and write its -shm. An immutable one writes nothing, but doesn't
     # see what stands in the WAL; where this process has the file open already, the -shm is in use anyhow.
     mode = "mode=ro" if files.held_by_this_process(files.inode_of(found)) else "mode=ro&immutable=1"
-    with closing(connect.connect(f"{uri}?{mode}")) as connection:
+    with closing(connect.connect(f"{uri}?{mode}", using)) as connection:
         connect.tolerate_half_folded(connection)
         return _judge(connection, path)
 
@@ -79,8 +83,9 @@ def _judge(connection: sqlite3.Connection, path: str) -> bool:
 
 def _table_names(connection: sqlite3.Connection, path: str) -> list[str]:
     try:
-        return [name for kind, name in _objects(connection) if kind == "table"]
-    except sqlite3.DatabaseError as exc:
+        names = [name for kind, name in _objects(connection) if kind == "table"]
+        return [name for name in names if not name.startswith(_LET_BE)]
+    except engine.DATABASE_ERRORS as exc:
         if errors.code(exc) != sqlite3.SQLITE_CORRUPT:
             raise
         # It isn't new. But whose it is can't be told, and SQLite says the same of a page that the disk can't read.
@@ -126,7 +131,8 @@ def is_official(connection: sqlite3.Connection) -> bool:
 
 
 def _objects(connection: sqlite3.Connection) -> Objects:
-    return {(kind, name): sql or "" for kind, name, sql in connection.execute(QUERIES["schema_objects"])}
+    rows = connection.execute(QUERIES["schema_objects"])
+    return {(kind, name): (table, sql or "") for kind, name, table, sql in rows}
 
 
 @functools.cache
@@ -144,11 +150,12 @@ def _run_schema(connection: sqlite3.Connection) -> None:
 def check(connection: sqlite3.Connection, path: str) -> bool:
     """Compare the file's tables with ours; False if nothing of it is made yet.
 
-    Foreign tables and their indexes are let be (`sqlite_*`, a replication tool's); nothing of ours calls them.
+    What others keep in tables of their own is let be, with its indexes, triggers and views (LangGraph's SqliteStore,
+    a replication tool): nothing of ours touches it.
 
     Raises:
-        FormatError: naming a missing or changed object of ours, or a foreign trigger or view: both would run
-            inside our statements.
+        FormatError: naming a missing or changed object of ours, or a foreign object on a table of ours: it could
+            run inside our statements, or make them fail.
     """
     application, version = connect.marks(connection)
     if application != APPLICATION_ID:
@@ -157,22 +164,41 @@ def check(connection: sqlite3.Connection, path: str) -> bool:
     found, expected = _objects(connection), _expected()
     if not any(key in found for key in expected):
         return False
-    for key, sql in expected.items():
-        if found.get(key) != sql:
+    for key, made in expected.items():
+        if found.get(key) != made:
             state = "was changed" if key in found else "is missing"
             raise FormatError(f"the {key[0]} {key[1]} of {path} {state}; restore a backup", path=path, object=key[1])
-    for kind, name in found:
-        if kind in ("trigger", "view") and (kind, name) not in expected:
+    ours = {name for kind, name in expected if kind == "table"}
+    for (kind, name), (table, sql) in found.items():
+        if (kind, name) not in expected and _touches(ours, kind, table, sql):
             raise FormatError(
                 f"{path} holds the {kind} {name}, which is not ours and would run inside our statements; "
                 f"drop it and open the file again",
                 path=path,
                 object=name,
             )
-    return connect.in_wal_mode(connection)
+    return True
 
 
-def set_up(connection: sqlite3.Connection, path: str) -> None:
+def chosen_journal(connection: sqlite3.Connection) -> str:
+    """The journal mode that the store was last set to, "wal" or "rollback".
+
+    The file's own mode doesn't tell, since a copy that VACUUM makes is never in WAL mode.
+    """
+    row = connection.execute(QUERIES["journal_chosen"]).fetchone()
+    return "rollback" if row == ("rollback",) else "wal"
+
+
+def _touches(ours: set[str], kind: str, table: str, sql: str) -> bool:
+    """Whether a foreign object has to do with our tables; a trigger or view also by naming one of them."""
+    if kind == "table":
+        return False
+    if table in ours:
+        return True
+    return kind in ("trigger", "view") and not ours.isdisjoint(re.findall(r"\w+", sql.lower()))
+
+
+def set_up(connection: sqlite3.Connection, path: str, wal: bool = True) -> None:
     """Turn a new file into a store, or finish what a killed process began. Running it twice is harmless.
 
     Raises:
@@ -182,9 +208,11 @@ def set_up(connection: sqlite3.Connection, path: str) -> None:
         connect.page_size(connection)
         connect.auto_vacuum(connection)
         connect.set_marks(connection, APPLICATION_ID, SCHEMA_VERSION)
-    if not connect.wal_mode(connection):
-        raise FormatError(f"{path} can't be switched to WAL mode on this file system", path=path)
+    if not (connect.wal_mode(connection) if wal else connect.rollback_mode(connection)):
+        name = "WAL mode" if wal else "a rollback journal"
+        raise FormatError(f"{path} can't be switched to {name} on this file system", path=path)
     create(connection)
+    connection.execute(QUERIES["journal_choose"], ("wal" if wal else "rollback",))
 
 
 def create(connection: sqlite3.Connection) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, unquote
 
 from agent_ckpt.errors import UnavailableError, UsageError
+from agent_ckpt.sqlite import engine
 
 log = logging.getLogger("agent_ckpt")
 
@@ -142,7 +143,7 @@ def _path_of(connection: sqlite3.Connection) -> str | None:
         for _, schema, path in connection.execute("PRAGMA database_list"):
             if schema == "main":
                 return str(path) or MEMORY
-    except sqlite3.Error:
+    except engine.ERRORS:
         pass
     return None
 

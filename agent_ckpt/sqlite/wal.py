@@ -2,10 +2,10 @@
 
 Here, and only here, "checkpoint" means SQLite's: folding the WAL into the database file.
 
-SQLite folds by itself, inside a COMMIT of ours and so inside the guard, once the WAL holds `FOLD_PAGES`. That many
-pages just fit into the size at which SQLite cuts the file, so the WAL is written over and over in place: a commit
-that makes the file longer costs about twice the sync. Only a WAL that readers have kept from being started over
-grows past that; then it is folded here.
+SQLite folds by itself, inside a COMMIT of ours and so inside the guard, once the WAL fills the size to which SQLite
+cuts the file; so the WAL is written over and over in place, as a commit that makes the file longer costs about twice
+the sync. Only a WAL that readers have kept from being started over grows past that; then it is folded here, after a
+commit or, when nothing is written any more, by `tidy`.
 """
 
 from __future__ import annotations
@@ -14,38 +14,85 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from agent_ckpt.errors import PoisonedError
-from agent_ckpt.sqlite import connect, errors
+from agent_ckpt.model import WalStatus
+from agent_ckpt.options import Options
+from agent_ckpt.sqlite import connect, engine, errors, files, pins
 
 log = logging.getLogger("agent_ckpt")
 
-FILE_BYTES = 1024 * 1024
 FRAME_BYTES = connect.PAGE_SIZE + 24
-FOLD_PAGES = (FILE_BYTES - 32) // FRAME_BYTES
-LIMIT_BYTES = 32 + 1000 * FRAME_BYTES
+_HEADER_BYTES = 32
+_FEWEST_PAGES = 16
 
 PATIENT_WAIT_S = 0.05
 RETRY_S = 0.1
 PATIENT_RETRY_S = 1.0
 
+WARN_AFTER_S = 10.0
+WARN_LARGE_AFTER_S = 1.0
+WARN_AGAIN_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How large the WAL may grow, and who folds it.
+
+    Attributes:
+        mode: "wal"; "litestream", where nothing is folded by us; "rollback", where there is no WAL.
+        pages: the WAL is folded and cut once it holds more than this.
+        file_bytes: what the file keeps while it is written over.
+    """
+
+    mode: str
+    pages: int
+    file_bytes: int
+
+    @classmethod
+    def of(cls, options: Options, mode: str) -> Limits:
+        return cls(mode, options.wal_autocheckpoint, options.journal_size_limit)
+
+    @property
+    def fold_pages(self) -> int:
+        """At how many pages SQLite folds inside a COMMIT: as many as fit the file that it then writes over."""
+        if self.mode != "wal":
+            return 0
+        return min(self.pages, max(_FEWEST_PAGES, (self.file_bytes - _HEADER_BYTES) // FRAME_BYTES))
+
+    @property
+    def most_bytes(self) -> int:
+        """Past this a WAL checkpoint waits a little for readers."""
+        return _HEADER_BYTES + self.pages * FRAME_BYTES
+
+    @property
+    def calm_bytes(self) -> int:
+        """Up to this, readers and large commits can bring it in passing."""
+        return (self.most_bytes + _HEADER_BYTES + self.fold_pages * FRAME_BYTES) // 2
+
 
 class Wal:
-    """Watches the -wal of one database for its writer."""
+    """Watches the file and the -wal of one database for its writer."""
 
-    def __init__(self, path: str, on_lost: Callable[[], None]) -> None:
+    def __init__(self, path: str, limits: Limits, on_lost: Callable[[], None]) -> None:
         """
         Args:
             path: the database file.
+            limits: its journal mode, and the sizes of its WAL.
             on_lost: called when the WAL is found deleted; the open handles must not be used or closed after that.
         """
         self._path = path
         self._wal = path + "-wal"
+        self.limits = limits
         self._on_lost = on_lost
         self._inodes: tuple[int, int] | None = None
         self._bytes = 0
-        self._not_before = 0.0
+        self._not_before = self._patient_not_before = 0.0
+        self._pinned_since: float | None = None
+        self._warn_at = self._failed_warn_at = 0.0
 
     def check(self) -> None:
         """Look, after a commit, that the file and the WAL that took it are still in their places.
@@ -69,34 +116,128 @@ class Wal:
     def is_in_place(self) -> bool:
         """Whether the file and its -wal are those of the first commit; notes the WAL's size."""
         try:
-            found = os.stat(self._wal)
-            inodes = os.stat(self._path).st_ino, found.st_ino
+            inodes = os.stat(self._path).st_ino, self._look()
         except FileNotFoundError:
             return False
         except OSError:
             # It can't be told now; the next commit looks again.
             return True
-        self._bytes = found.st_size
         if self._inodes is None:
             self._inodes = inodes
         return self._inodes == inodes
 
-    def fold_if_large(self, connection: sqlite3.Connection) -> None:
-        """Fold a WAL that has passed 1,000 pages; the caller holds the guard and no transaction.
+    def _look(self) -> int:
+        if self.limits.mode == "rollback":
+            return 0
+        found = os.stat(self._wal)
+        self._bytes = found.st_size
+        return found.st_ino
 
-        Doesn't wait for readers at first, and no longer than `PATIENT_WAIT_S` once the WAL is twice that;
-        if a reader is still in the way it tries again at a later commit.
+    @property
+    def is_ours_to_fold(self) -> bool:
+        return self.limits.mode == "wal"
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it has grown so much, at the last look, that it is folded in the midst of writing."""
+        return self._bytes > self.limits.calm_bytes
+
+    def fold_if_large(self, connection: sqlite3.Connection) -> None:
+        """Fold a WAL that readers have let grow; the caller holds the guard and no transaction.
+
+        Doesn't wait for readers at first, and no longer than `PATIENT_WAIT_S`, once a second, when the WAL has
+        passed its limit; if a reader is still in the way it tries again at a later commit.
         """
-        if self._bytes <= LIMIT_BYTES or time.monotonic() < self._not_before:
+        now = time.monotonic()
+        if not self.is_large or not self.is_ours_to_fold or now < self._not_before:
             return
-        patient = self._bytes > 2 * LIMIT_BYTES
+        patient = self._bytes > self.limits.most_bytes and now >= self._patient_not_before
+        self._not_before = now + RETRY_S
+        if patient:
+            self._patient_not_before = now + PATIENT_RETRY_S
+        with self.failing_logged():
+            self.cut(connection, PATIENT_WAIT_S if patient else 0.0)
+
+    @contextmanager
+    def failing_logged(self) -> Iterator[None]:
+        """Log an error of the driver, now and then, where nobody waits for the outcome."""
         try:
-            done = truncate(connection, PATIENT_WAIT_S if patient else 0.0)
-        except sqlite3.Error as exc:
-            done = False
+            yield
+        except engine.ERRORS as exc:
+            if time.monotonic() < self._failed_warn_at:
+                return
+            self._failed_warn_at = time.monotonic() + WARN_AGAIN_S
             log.warning("folding the WAL of %s failed, it is tried again later: %s", self._path, exc)
-        if not done:
-            self._not_before = time.monotonic() + (PATIENT_RETRY_S if patient else RETRY_S)
+
+    def cut(self, connection: sqlite3.Connection, wait_s: float = 0.0) -> bool:
+        """Fold the WAL and cut it to nothing; the caller holds the guard and no transaction.
+
+        Returns:
+            False if a reader or a writer without the guard was in the way. Who stays in the way is logged, with
+            its age, now and then.
+
+        Raises:
+            sqlite3.Error: for an I/O error or a full disk; the WAL is as it was.
+        """
+        if not self.is_in_place() or not self._bytes:
+            return True
+        done = truncate(connection, wait_s)
+        self._note_reader(done)
+        return done
+
+    def _note_reader(self, gone: bool) -> None:
+        now = time.monotonic()
+        if gone:
+            self._pinned_since = None
+            return
+        if self._pinned_since is None:
+            self._pinned_since = now
+            self._warn_at = 0.0
+        age = now - self._pinned_since
+        soon = self._bytes > self.limits.most_bytes
+        if age < (WARN_LARGE_AFTER_S if soon else WARN_AFTER_S) or now < self._warn_at:
+            return
+        self._warn_at = now + max(WARN_AGAIN_S, age)
+        log.warning(
+            "the WAL of %s holds %d KiB and can't be folded: for %.0f s or longer a read transaction has been open in "
+            "%s. End it, or the file goes on growing with each write",
+            self._path,
+            self._bytes // 1024,
+            age,
+            pins.describe(pins.find(self._path)),
+        )
+
+    def status(self, connection: sqlite3.Connection) -> WalStatus:
+        """Look at the WAL; the caller holds the guard and no transaction."""
+        found = None if self.limits.mode == "rollback" else files.status(self._wal)
+        size = 0 if found is None else found.st_size
+        pages = left = max(0, size - _HEADER_BYTES) // FRAME_BYTES
+        if size and self.is_ours_to_fold:
+            _, pages, folded = look(connection)
+            left = pages - folded
+        since = self._pinned_since
+        return WalStatus(
+            journal=self.limits.mode,
+            bytes=size,
+            pages=pages,
+            pages_left=left,
+            pinned_by=pins.find(self._path) if size else (),
+            pinned_for_s=None if since is None else time.monotonic() - since,
+        )
+
+
+def look(connection: sqlite3.Connection) -> tuple[int, int, int]:
+    """Whether it was busy, the pages in the WAL, and how many of them are in the file.
+
+    SQLite 3.51 and later only looks. An older one knows no NOOP and folds what it can without waiting.
+    """
+    try:
+        busy, pages, folded = connection.execute("PRAGMA wal_checkpoint(NOOP)").fetchone()
+    except engine.ERRORS as exc:
+        if errors.is_busy(exc):
+            return 1, 0, 0
+        raise
+    return int(busy), max(0, int(pages)), max(0, int(folded))
 
 
 def truncate(connection: sqlite3.Connection, wait_s: float) -> bool:
@@ -109,7 +250,7 @@ def truncate(connection: sqlite3.Connection, wait_s: float) -> bool:
         connect.wait_for_locks(connection, wait_s)
     try:
         row = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    except sqlite3.Error as exc:
+    except engine.ERRORS as exc:
         if errors.is_busy(exc):
             return False
         raise

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import sys
 import threading
 import time
 from collections import deque
@@ -23,19 +22,19 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from agent_ckpt.backend import Factory, T
-from agent_ckpt.errors import CkptError, ClosedError, PoisonedError, UnavailableError, UsageError
+from agent_ckpt.errors import CkptError, PoisonedError
 from agent_ckpt.sqlite import errors, files
 from agent_ckpt.sqlite.drive import Counter
 from agent_ckpt.sqlite.fork import GATE
 from agent_ckpt.sqlite.group import Handle, run_group
 from agent_ckpt.sqlite.guard import PAUSE_MAX_S, Pauses
 from agent_ckpt.sqlite.jobs import Job, announce, as_ours, own_copy
+from agent_ckpt.sqlite.upkeep import SLICE_S, Upkeep
 
 GROUP_JOBS = 64
-_SLICE_S = 0.5
 
 
-class Writer:
+class Writer(Upkeep):
     """Runs write programs. Every method may be called from any OS thread."""
 
     def __init__(
@@ -57,22 +56,17 @@ class Writer:
             busy_timeout_s: how long a call waits for a lock, or for a place.
             places: how many jobs may queue.
         """
-        self._path = path
-        self._open_handle = open_handle
+        super().__init__(path, open_handle, busy_timeout_s)
         self._on_end = on_end
         self._counter = counter
-        self._busy_timeout_s = busy_timeout_s
         self._places = places
-        self._handle: Handle | None = None
         self._unsettled = False
-        self._poison: PoisonedError | None = None
-        self._closing = False
         self._new_locks()
 
     def _new_locks(self) -> None:
         # All reentrant, as a signal handler can write too. The owner of the run lock is looked at, so that it isn't
         # lost when an interrupt strikes at its taking, and a write from inside another one is told so.
-        self._run = threading.RLock()
+        super()._new_locks()
         self._lock = threading.RLock()
         self._queue: deque[Job] = deque()
         self._tokens: SimpleQueue[bool] = SimpleQueue()
@@ -111,15 +105,6 @@ class Writer:
             raise
         return result
 
-    def _check_thread(self) -> None:
-        if self._run._is_owned():  # type: ignore[attr-defined]
-            raise UsageError(f"a write to {self._path} was called from inside another one (from a signal handler?)")
-        if sys.is_finalizing():
-            # A worker that held the run lock has been frozen with it.
-            if not self._run.acquire(timeout=_SLICE_S):
-                raise UnavailableError(f"the interpreter is shutting down; a write to {self._path} was not made")
-            self._run.release()
-
     def _serve(self, job: Job) -> None:
         """Lead the group of this job, or wait for who leads."""
         try:
@@ -138,7 +123,7 @@ class Writer:
         """
         left = job.deadline - time.monotonic()
         try:
-            if self._run.acquire(timeout=max(PAUSE_MAX_S, min(left, _SLICE_S))) and not job.answered:
+            if self._run.acquire(timeout=max(PAUSE_MAX_S, min(left, SLICE_S))) and not job.answered:
                 self._lead(job)
         finally:
             try:
@@ -147,18 +132,11 @@ class Writer:
                 self._let_go()
         return job.answered
 
-    def _let_go(self) -> None:
-        if self._run._is_owned():  # type: ignore[attr-defined]
-            self._run.release()
-
     # The queue
 
     def _enqueue(self, job: Job) -> bool:
         with self._lock:
-            if self._closing:
-                raise ClosedError(f"the saver of {self._path} was closed; make a new one")
-            if self._poison is not None:
-                raise own_copy(self._poison)
+            self._raise_if_ended()
             if len(self._queue) >= self._places:
                 return False
             self._queue.append(job)
@@ -242,6 +220,8 @@ class Writer:
                     break
             wait.sleep()
         self._tidy()
+        if self._handle is not None and self._handle.wants_folding:
+            self._tidier.note()
 
     def _attempt(self, own: Job | None) -> bool:
         """Try once to get the write lock and run a group; False if the lock is held by somebody else."""
@@ -297,17 +277,6 @@ class Writer:
                 own.answered = True
             raise
 
-    def _end(self, handle: Handle) -> None:
-        try:
-            try:
-                handle.end()
-            finally:
-                # Once more, since an interrupt can have struck in the first.
-                handle.end()
-        except sqlite3.Error:
-            # A transaction that can't be rolled back ends with its connection.
-            self.close_handle()
-
     def _expire(self) -> None:
         """Answer those who have waited for the lock for as long as they may."""
         now = time.monotonic()
@@ -326,6 +295,7 @@ class Writer:
             self._closing = True
         with self._run:
             self._finish()
+        self._tidier.end()
         self._tokens.put(False)
 
     def _finish(self) -> None:
@@ -342,6 +312,7 @@ class Writer:
                     self._end_for_good()
             finally:
                 self._let_go()
+        self._tidier.end(0.0)
         self._tokens.put(False)
 
     def _end_for_good(self) -> None:
@@ -349,10 +320,10 @@ class Writer:
             self.close_handle()
         self._on_end()
 
-    def close_handle(self) -> None:
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            handle.close()
+    def before_fork(self) -> None:
+        """Close the connection, and end what works beside the callers. Called when no call is inside."""
+        self._tidier.end()
+        self.close_handle()
 
     def abandon(self) -> None:
         """Let go of the handle without closing it, for ever."""
@@ -363,6 +334,7 @@ class Writer:
     def after_in_child(self) -> None:
         """Forget the parent's callers and its worker, which does not exist here."""
         self._poison = None
+        self._tidier.after_in_child()
         self._new_locks()
 
 

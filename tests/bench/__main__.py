@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tests.bench import calls, imports, load, restore, size, turns
+from tests.bench import calls, imports, load, restore, size, turns, wal
 from tests.bench.heads import Run, contenders
 from tests.bench.report import Table
 from tests.bench.savers import CONTENDERS
@@ -30,6 +30,7 @@ TABLES: dict[str, tuple[Callable[[Run], list[Table]], str]] = {
     "processes": (load.processes, "4 processes x 16 threads on one file"),
     "calls": (calls.tables, "statements per put, get_tuple and list page"),
     "imports": (imports.tables, "import time and `agent-ckpt --help`"),
+    "wal": (wal.tables, "the WAL's size while writing, idle and under a long reader (--full: 100 MiB)"),
 }
 
 

@@ -18,6 +18,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 from agent_ckpt import AgentSaver
 from agent_ckpt.errors import CkptError, PoisonedError
 from tests.conftest import Api
+from tests.contests import steps_graph
 from tests.faults import Faults
 
 HANG_S = 100
@@ -128,11 +129,16 @@ class Workload:
             values = item.checkpoint["channel_values"]
             assert values["text"] == text_of(values["n"]), "a checkpoint is not what was put"
 
+    def graph_run(self) -> None:
+        """A run of a graph, which also tells other processes of itself."""
+        self.call("run", "graph", 0, lambda: self.api.invoke(steps_graph(self.api.saver), {"who": 1}, at("graph")))
+
     def run(self) -> None:
         for number in (1, 2, 3):
             self.put("t", number)
             self.writes("t", number)
         self.read("t")
+        self.graph_run()
         self.beside(1)
         self.call("close", "", 0, self.api.close)
         self.open()
@@ -144,6 +150,7 @@ class Workload:
         self.beside(2)
         self.read("t")
         self.put("t", 6)
+        self.graph_run()
 
     def afterwards(self) -> None:
         """With the same saver, once the cause is gone."""
@@ -151,6 +158,7 @@ class Workload:
         self.put("t", 7)
         self.writes("t", 7)
         self.beside(3)
+        self.graph_run()
         report = self.call("verify", "", 0, self.api.verify)
         assert report is not None, self.errors
         assert not report.findings, report.findings

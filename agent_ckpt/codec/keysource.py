@@ -1,0 +1,118 @@
+"""Where master keys are read from: variables and files; and what is no key."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import os
+import stat
+from collections.abc import Mapping
+
+from agent_ckpt.codec import seal
+from agent_ckpt.errors import KeyMaterialError
+
+log = logging.getLogger("agent_ckpt")
+
+MAKE_ONE = 'make one with `agent-ckpt keys new FILE` and give it as key="file:FILE"'
+_LEAST_DISTINCT = 12
+_FILE_AT_MOST = 64 * 1024
+
+
+def read_source(source: str, environ: Mapping[str, str] | None) -> list[bytes | str]:
+    """The keys that `env:NAME` or `file:PATH` names, the active one first.
+
+    Raises:
+        KeyMaterialError: when there is none.
+    """
+    kind, _, name = source.partition(":")
+    if kind == "env" and name:
+        text = (os.environ if environ is None else environ).get(name)
+        if not text or not text.strip():
+            raise KeyMaterialError(f"key={source!r}: the environment variable {name} is not set; {MAKE_ONE}")
+        return list(_words(text))
+    if kind == "file" and name:
+        return _read_file(name)
+    # What was given may be a key in clear, so it is not shown.
+    raise KeyMaterialError(
+        f"key was given as a text of {len(source)} characters that is neither 'env:NAME' nor 'file:PATH'; a key never "
+        f"stands in code or on a command line: {MAKE_ONE}"
+    )
+
+
+def _read_file(path: str) -> list[bytes | str]:
+    try:
+        with open(path, "rb") as file:
+            mode, raw = os.fstat(file.fileno()).st_mode, file.read(_FILE_AT_MOST)
+    except OSError as exc:
+        raise KeyMaterialError(f"the key file {path} can't be read ({type(exc).__name__}); {MAKE_ONE}") from exc
+    if stat.S_IMODE(mode) & 0o077:
+        log.warning(
+            "the key file %s can be read by others (mode %s); run `chmod 600 %s`", path, oct(stat.S_IMODE(mode)), path
+        )
+    if len(raw) == seal.KEY_SIZE and not _is_printable(raw):
+        return [raw]
+    found = [word for line in raw.decode("latin-1").splitlines() for word in _words(line.partition("#")[0])]
+    if not found:
+        raise KeyMaterialError(f"the key file {path} holds no key; {MAKE_ONE}")
+    return list(found)
+
+
+def _words(text: str) -> list[str]:
+    return text.replace(",", " ").split()
+
+
+def material(given: bytes | str, what: str) -> bytes:
+    raw = _decoded(given, what) if isinstance(given, str) else given
+    if len(raw) != seal.KEY_SIZE:
+        raise KeyMaterialError(f"{what} has {len(raw)} bytes where {seal.KEY_SIZE} are needed; {MAKE_ONE}")
+    if _is_printable(raw) or len(set(raw)) < _LEAST_DISTINCT:
+        raise KeyMaterialError(f"{what} looks like text or a pattern, not like 32 random bytes; {MAKE_ONE}")
+    return raw
+
+
+def _decoded(text: str, what: str) -> bytes:
+    try:
+        if len(text) == 2 * seal.KEY_SIZE:
+            return bytes.fromhex(text)
+        return base64.b64decode(text.replace("-", "+").replace("_", "/"), validate=True)
+    except (ValueError, binascii.Error):
+        raise KeyMaterialError(
+            f"{what} is a text of {len(text)} characters that is neither 64 hex digits nor base64 of 32 bytes; "
+            f"{MAKE_ONE}"
+        ) from None
+
+
+def _is_printable(raw: bytes) -> bool:
+    return all(32 <= byte < 127 or byte in b"\t\r\n" for byte in raw)
+
+
+def write_new(path: str, text: str) -> None:
+    """Write a file that isn't there yet, for its owner only; durable when this returns.
+
+    Raises:
+        KeyMaterialError: when it exists, or can't be written.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as exc:
+        raise KeyMaterialError(f"the key file {path} can't be made ({exc.strerror}); nothing was changed") from exc
+    files_synced(path)
+
+
+def files_synced(path: str) -> None:
+    """Make the name of a file durable."""
+    folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def new_key_text() -> str:
+    """A fresh key in its text form."""
+    return seal.new_keys(seal.KEY_SIZE).hex()

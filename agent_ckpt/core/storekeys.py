@@ -1,0 +1,339 @@
+"""A sealed store's keys while it is open, and the names and secrets in the rows of its statements.
+
+Programs know threads, namespaces and runs by name. In a sealed file these stand sealed, and a thread's secret stands
+wrapped; `translated` runs a program against it, so that no program needs to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from agent_ckpt.backend import Program, Row, Statement, T
+from agent_ckpt.codec import frame, seal
+from agent_ckpt.codec.keyring import Keyring
+from agent_ckpt.core.rows import SECRET_SIZE, unsealed
+from agent_ckpt.errors import SealError, WrongKeyError
+from agent_ckpt.model import Place, Secret
+
+SEALS_THREAD_IDS = 1
+SEALING = 2
+"""The file is being sealed, or unsealed: some of its threads are plaintext."""
+_SECRETS_KEPT = 4096
+
+
+class KeysNeeded(Exception):
+    """A program met wrapped keys that only a key service can unwrap; fetch them and run it again."""
+
+    def __init__(self, keyring: Keyring, wanted: list[tuple[bytes, bytes, str]]) -> None:
+        super().__init__("unwrap keys")
+        self._keyring, self._wanted = keyring, wanted
+
+    def fetch(self) -> None:
+        """Unwrap them; may wait for the key service.
+
+        Raises:
+            KeyServiceError
+        """
+        for envelope, context, what in self._wanted:
+            self._keyring.unwrap(envelope, context, what)
+
+
+class KeysChanged(Exception):
+    """The store's keys were changed by another saver; open them again and run the program again."""
+
+
+def key_id_of(envelope: bytes) -> str:
+    """The id of the master key that an envelope is wrapped under; empty where it can't be read."""
+    try:
+        return seal.read_envelope(envelope)[0]
+    except frame.UnsealError:
+        return ""
+
+
+class StoreSeal(NamedTuple):
+    """What stands in the store's row: flags, and the envelope of the store's key."""
+
+    flags: int
+    envelope: bytes
+
+    @classmethod
+    def read(cls, stored: bytes) -> StoreSeal:
+        return cls(stored[0], stored[1:])
+
+    @property
+    def seals_thread_ids(self) -> bool:
+        return bool(self.flags & SEALS_THREAD_IDS)
+
+    def stored(self) -> bytes:
+        return bytes((self.flags,)) + self.envelope
+
+
+class StoreKeys:
+    """The keys of one sealed store.
+
+    Attributes:
+        store_id, stored: as in the store's row.
+        seals_thread_ids: whether thread ids stand sealed.
+    """
+
+    def __init__(self, keyring: Keyring, store_id: bytes, stored: bytes) -> None:
+        self.keyring = keyring
+        self.store_id = store_id
+        self.stored = stored
+        found = StoreSeal.read(stored)
+        self.seals_thread_ids = found.seals_thread_ids
+        context = seal.store_context(store_id, found.flags)
+        self._store_key = keyring.unwrap(found.envelope, context, "the store")
+        self._names = seal.NameCipher(self._store_key, store_id)
+        self._secrets: dict[bytes, Secret] = {}
+
+    def seal_name(self, role: str, name: Any) -> Any:
+        """What stands in the file for a name."""
+        if type(name) is bytes or name is None or name == "" or (role == "thread" and not self.seals_thread_ids):
+            return name
+        return self._names.seal(role, str(name))
+
+    def open_name(self, role: str, stored: Any) -> Any:
+        """Undo `seal_name`; a run that is a UUID stays as its 16 bytes.
+
+        Raises:
+            UnsealError
+        """
+        if stored is None or stored == "" or (role == "thread" and not self.seals_thread_ids):
+            return stored
+        if type(stored) is not bytes:
+            raise frame.UnsealError("it is plaintext in a sealed file", "plaintext")
+        if role == "run" and len(stored) == _UUID_SIZE:
+            return stored
+        return self._names.open(role, stored)
+
+    def knows(self, envelope: bytes) -> bool:
+        return envelope in self._secrets or not self.keyring.remote or self.keyring.known(envelope) is not None
+
+    def thread_id(self, stored: Any) -> str:
+        """A thread's id from what stands in the file.
+
+        Raises:
+            SealError
+        """
+        try:
+            return str(self.open_name("thread", stored))
+        except frame.UnsealError as exc:
+            why = exc.detail or frame.NOT_HERE
+            raise unsealed(Place("", "", None), "a thread's id", why, exc.reason) from None
+
+    @property
+    def store_key(self) -> bytes:
+        return self._store_key
+
+    def secret(self, envelope: bytes, thread_id: str) -> Secret:
+        """A thread's secret from its row. Where its keys can't be had, one that says so when it is used.
+
+        Raises:
+            KeyServiceError
+        """
+        found = self._secrets.get(envelope)
+        if found is not None:
+            return found
+        place = Place(thread_id, "", None)
+        if len(envelope) == SECRET_SIZE:
+            why = "its key is plaintext in a sealed file: somebody wrote it past the saver"
+            return _without_keys(envelope, unsealed(place, "the key", why, "plaintext"))
+        context = seal.thread_context(self.store_id, thread_id)
+        try:
+            material = self.keyring.unwrap(envelope, context, f"thread {thread_id!r}")
+        except SealError as exc:
+            return _without_keys(envelope, exc)
+        except WrongKeyError as exc:
+            return _without_keys(envelope, unsealed(place, "the key", exc.message, "unknown_key"))
+        made = seal.thread_secret(material, context, envelope)
+        if len(self._secrets) >= _SECRETS_KEPT:
+            self._secrets = {}
+        self._secrets[envelope] = made
+        return made
+
+    def context(self, thread_id: str) -> bytes:
+        return seal.thread_context(self.store_id, thread_id)
+
+    def fresh(self, thread_id: str, address_key: bytes | None = None) -> Secret:
+        """A secret with a new data key; may wait for a key service.
+
+        Args:
+            address_key: the key of the thread's addresses, where blobs with addresses exist already.
+        """
+        material = seal.new_keys(seal.KEY_SIZE) + (address_key or seal.new_keys(seal.ADDRESS_KEY_SIZE))
+        context = self.context(thread_id)
+        return seal.thread_secret(material, context, self.keyring.wrap(material, context))
+
+
+_UUID_SIZE = 16
+
+
+def _without_keys(envelope: bytes, error: SealError) -> Secret:
+    return Secret(b"", frame.NoCipher(error), envelope)
+
+
+class Shape(NamedTuple):
+    """Where names and secrets stand in a statement's parameters and rows, by position.
+
+    Attributes:
+        params: roles of parameters.
+        columns: roles of columns.
+        secret: the column of a thread's secret; its thread_id is the first parameter, or the first column where
+            that has a role.
+        found: a column that is None where the namespace isn't stored.
+    """
+
+    params: dict[int, str]
+    columns: dict[int, str]
+    secret: int | None = None
+    found: int | None = None
+
+    @property
+    def run(self) -> int | None:
+        """The parameter that is a run."""
+        return 4 if 4 in self.params else 0 if self.params.get(0) == "run" else None
+
+
+_ROLES = {"thread": "a thread's id", "ns": "a namespace's name", "run": "a run's id", "label": "a lease's label"}
+_AT = {0: "thread", 1: "ns"}
+_PAGE_COLUMNS = {0: "thread", 7: "ns", 11: "run"}
+
+SHAPES: dict[str, Shape] = {
+    "thread_row": Shape({0: "thread"}, {}, 5),
+    "put_begin": Shape(_AT, {11: "run", 15: "run", 19: "label"}, 5, 6),
+    "writes_begin": Shape(_AT, {12: "label"}, 5, 6),
+    "head_of_space": Shape(_AT, {10: "run", 15: "label"}, 5, 6),
+    "checkpoint_by_id": Shape(_AT, {10: "run", 15: "label"}, 5, 6),
+    "page_of_space": Shape(_AT, _PAGE_COLUMNS, 6),
+    "page_of_thread": Shape({0: "thread"}, _PAGE_COLUMNS, 6),
+    "page_of_store": Shape({}, _PAGE_COLUMNS, 6),
+    "page_by_id": Shape({0: "thread"}, _PAGE_COLUMNS, 6),
+    "seqs_of_ids": Shape({0: "thread"}, {0: "ns"}),
+    "all_threads": Shape({}, {0: "thread", 5: "ns", 9: "run"}, 1),
+    "all_thread_ids": Shape({}, {0: "thread"}),
+    "insert_thread": Shape({1: "thread"}, {}),
+    "keys_of_thread": Shape({}, {0: "ns"}),
+    "rename_thread": Shape({1: "thread"}, {}),
+    "lease_of_thread": Shape({0: "thread"}, {2: "label"}),
+    "all_leases": Shape({}, {0: "thread", 3: "label"}),
+    "put_lease": Shape({0: "thread", 3: "label"}, {}),
+    "renew_lease": Shape({0: "thread"}, {}),
+    "drop_lease": Shape({0: "thread"}, {}),
+    "break_lease": Shape({0: "thread"}, {}),
+    "waiters_of_thread": Shape({0: "thread"}, {}),
+    "insert_waiter": Shape({0: "thread"}, {}),
+    "drop_waiter": Shape({0: "thread"}, {}),
+    "drop_dead_waiters": Shape({0: "thread"}, {}),
+    "insert_space": Shape({1: "ns"}, {}),
+    "insert_checkpoint": Shape({4: "run"}, {}),
+    "insert_writes": Shape({4: "run"}, {}),
+    "writes_of_checkpoint": Shape({}, {1: "run"}),
+    "writes_of_task": Shape({}, {1: "run"}),
+    "writes_of_page": Shape({}, {2: "run"}),
+    "writes_of_ancestors": Shape({}, {2: "run"}),
+    "undone_ids": Shape(_AT, {}),
+    "checkpoints_of_space": Shape({}, {3: "run"}),
+    "ancestors": Shape({}, {3: "run"}),
+    "spaces_of_thread": Shape({}, {1: "ns"}),
+    "checkpoints_of_thread": Shape({}, {2: "ns", 6: "run"}),
+    "writes_of_thread": Shape({}, {2: "ns", 6: "run"}),
+    "heads_of_thread": Shape({}, {1: "ns", 5: "run"}),
+    "threads_of_run": Shape({0: "run"}, {0: "thread"}),
+    "drop_writes_of_run": Shape({0: "run"}, {}),
+    "drop_writes_of_run_checkpoints": Shape({0: "run"}, {}),
+    "drop_checkpoints_of_run": Shape({0: "run"}, {}),
+    "vault_of_thread": Shape({0: "thread"}, {}),
+    "vault_owners": Shape({}, {0: "thread"}),
+    "insert_vault": Shape({1: "thread"}, {}),
+}
+"""Every statement that takes or gives a thread_id, a namespace, a run, a lease's label or a thread's secret."""
+
+
+def translated(program: Program[T], keys: StoreKeys) -> Program[T]:
+    """A program as it runs against a sealed file."""
+    try:
+        step = next(program)
+        while True:
+            shape = SHAPES.get(step.name)
+            if shape is None:
+                step = program.send((yield step))
+                continue
+            if shape.run is not None and type(step.params[shape.run]) is str:
+                yield from _check_keys(keys)
+            rows = yield step._replace(params=_sealed(step.params, shape, keys))
+            if _is_missing(rows, shape):
+                yield from _check_keys(keys)
+            try:
+                opened = _opened(rows, step.params, shape, keys)
+            except SealError:
+                yield from _check_keys(keys)
+                raise
+            step = program.send(opened)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    finally:
+        program.close()
+
+
+def _sealed(params: Sequence[Any], shape: Shape, keys: StoreKeys) -> Sequence[Any]:
+    changed: list[Any] | None = None
+    for at, role in shape.params.items():
+        stored = keys.seal_name(role, params[at])
+        if stored is not params[at]:
+            changed = changed or list(params)
+            changed[at] = stored
+    return params if changed is None else changed
+
+
+def _is_missing(rows: list[Row], shape: Shape) -> bool:
+    """Whether something was looked up by name and isn't there, perhaps since names are sealed otherwise now."""
+    if 0 not in shape.params:
+        return False
+    return not rows or (shape.found is not None and rows[0][shape.found] is None)
+
+
+def _check_keys(keys: StoreKeys) -> Program[None]:
+    found = yield Statement("store_row")
+    if not found or found[0][2] != keys.stored:
+        raise KeysChanged
+
+
+def _opened(rows: list[Row], params: Sequence[Any], shape: Shape, keys: StoreKeys) -> list[Row]:
+    if not rows or not (shape.columns or shape.secret is not None):
+        return rows
+    if shape.columns:
+        rows = [_names(row, params, shape, keys) for row in rows]
+    at = shape.secret
+    if at is None:
+        return rows
+    by_row = [(row[at], row[0] if 0 in shape.columns else params[0]) for row in rows]
+    wanted = {envelope: thread_id for envelope, thread_id in by_row if not keys.knows(envelope)}
+    wanted = {envelope: thread_id for envelope, thread_id in wanted.items() if len(envelope) != SECRET_SIZE}
+    if wanted:
+        raise KeysNeeded(
+            keys.keyring,
+            [(envelope, keys.context(thread_id), f"thread {thread_id!r}") for envelope, thread_id in wanted.items()],
+        )
+    return [
+        (*row[:at], keys.secret(envelope, str(thread_id)), *row[at + 1 :])
+        for row, (envelope, thread_id) in zip(rows, by_row, strict=True)
+    ]
+
+
+def _names(row: Row, params: Sequence[Any], shape: Shape, keys: StoreKeys) -> Row:
+    changed: list[Any] | None = None
+    for at, role in shape.columns.items():
+        try:
+            name = keys.open_name(role, row[at])
+        except frame.UnsealError as exc:
+            what = _ROLES[role]
+            thread_id = params[0] if shape.params.get(0) == "thread" else ""
+            why = exc.detail or frame.NOT_HERE
+            raise unsealed(Place(str(thread_id), "", None), what, why, exc.reason) from None
+        if name is not row[at]:
+            changed = changed or list(row)
+            changed[at] = name
+    return row if changed is None else tuple(changed)

@@ -1,0 +1,67 @@
+"""Folds and cuts the WAL when nothing is written any more, or when the reader that pinned it has gone.
+
+A daemon thread per writer, which ends when nothing is left to do: an idle saver has none, and a program that ends
+without closing its saver waits for none.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+POLL_S = 0.2
+IDLE_S = 0.4
+JOIN_S = 0.5
+
+
+class Tidier:
+    """Calls an attempt until it says that nothing is left to do."""
+
+    def __init__(self, attempt: Callable[[bool], bool]) -> None:
+        """
+        Args:
+            attempt: given whether nothing was written for a while, tells whether nothing is left to do. It calls
+                `rest` then, under the lock under which `note` is called.
+        """
+        self._attempt = attempt
+        self._forget()
+
+    def _forget(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._last = 0.0
+
+    def note(self) -> None:
+        """Something was written."""
+        self._last = time.monotonic()
+        if self._thread is not None:
+            return
+        thread = threading.Thread(target=self._work, args=(self._stop,), name="agent_ckpt-wal", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            # The interpreter is shutting down and starts no more threads; closing folds the WAL, or the next to open.
+            return
+        self._thread = thread
+
+    def rest(self) -> None:
+        """Nothing is left to do; the next `note` starts anew."""
+        self._thread = None
+
+    def end(self, wait_s: float = JOIN_S) -> None:
+        """End the thread, and wait a little for it; a later `note` starts another."""
+        thread, stop = self._thread, self._stop
+        self._forget()
+        stop.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(wait_s)
+
+    def after_in_child(self) -> None:
+        """Forget the parent's thread, which does not exist here."""
+        self._forget()
+
+    def _work(self, stop: threading.Event) -> None:
+        while not stop.wait(POLL_S):
+            if self._attempt(time.monotonic() - self._last >= IDLE_S):
+                return
