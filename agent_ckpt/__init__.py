@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from agent_ckpt.codec.gate import Unresolved
     from agent_ckpt.codec.keyring import Keyring
     from agent_ckpt.codec.registry import register_codec
+    from agent_ckpt.compat_ops import Guard
     from agent_ckpt.errors import (
         BusyError,
+        CaptureWarning,
         CkptError,
         ClosedError,
         CorruptionError,
@@ -28,9 +30,12 @@ if TYPE_CHECKING:
         FormatError,
         KeyMaterialError,
         KeyServiceError,
+        MigrationError,
         NotSealedError,
         PoisonedError,
         ReadOnlyError,
+        SchemaChangeError,
+        SchemaChangeWarning,
         SealError,
         SecretError,
         ThreadConflictError,
@@ -44,7 +49,19 @@ if TYPE_CHECKING:
     from agent_ckpt.idempotency import idempotency_key
     from agent_ckpt.key_work import KeyStatus, Rotation
     from agent_ckpt.leases import Lease
-    from agent_ckpt.model import Check, Finding, LeaseInfo, ThreadInfo, VerifyReport, WalPin, WalStatus
+    from agent_ckpt.model import (
+        Captured,
+        Check,
+        CheckReport,
+        Finding,
+        LeaseInfo,
+        SchemaChange,
+        ThreadCheck,
+        ThreadInfo,
+        VerifyReport,
+        WalPin,
+        WalStatus,
+    )
     from agent_ckpt.official_file import OfficialFile
     from agent_ckpt.options import Options
     from agent_ckpt.portable_ops import PortableReport
@@ -79,6 +96,15 @@ _HOMES = {
     "WalPin": "model",
     "WalStatus": "model",
     "BusyError": "errors",
+    "CaptureWarning": "errors",
+    "Captured": "model",
+    "CheckReport": "model",
+    "Guard": "compat_ops",
+    "MigrationError": "errors",
+    "SchemaChange": "model",
+    "SchemaChangeError": "errors",
+    "SchemaChangeWarning": "errors",
+    "ThreadCheck": "model",
     "CkptError": "errors",
     "ClosedError": "errors",
     "CorruptionError": "errors",
@@ -111,7 +137,10 @@ _HOMES = {
 __all__ = [
     "AgentSaver",
     "BusyError",
+    "CaptureWarning",
+    "Captured",
     "Check",
+    "CheckReport",
     "CkptError",
     "ClosedError",
     "CorruptionError",
@@ -122,12 +151,14 @@ __all__ = [
     "DiskFullError",
     "Finding",
     "FormatError",
+    "Guard",
     "KeyMaterialError",
     "KeyServiceError",
     "KeyStatus",
     "Keyring",
     "Lease",
     "LeaseInfo",
+    "MigrationError",
     "NotSealedError",
     "OfficialFile",
     "Options",
@@ -135,8 +166,12 @@ __all__ = [
     "PortableReport",
     "ReadOnlyError",
     "Rotation",
+    "SchemaChange",
+    "SchemaChangeError",
+    "SchemaChangeWarning",
     "SealError",
     "SecretError",
+    "ThreadCheck",
     "ThreadConflictError",
     "ThreadInfo",
     "TransferProgress",

@@ -210,7 +210,7 @@ class Carrier:
             if fresh and carried is self._in_context(thread_id):
                 return carried
             # A mere read, or a run inside the run that carries it, takes nothing from that one.
-            carried.superseded = carried.superseded or (_is_filled_in(config) and carried is not outer)
+            carried.superseded = carried.superseded or (is_filled_in(config) and carried is not outer)
         lease = self._lease_on(config["configurable"].get("thread_id")) or self.lease_of(thread_id)
         return Session(fresh_id, thread_id, base, self.store, outer, lease=lease)
 
@@ -231,7 +231,7 @@ class Carrier:
     def plant(self, config: Mapping[str, Any], session: Session) -> None:
         """Put the session into a config that is LangGraph's own copy; leave any other alone."""
         conf = config["configurable"]
-        if _TASK_ID not in conf and not _is_filled_in(config):
+        if _TASK_ID not in conf and not is_filled_in(config):
             return
         if type(conf) is dict and isinstance(conf.get("thread_id"), str):
             conf["thread_id"] = SessionThreadId(session.thread_id, session)
@@ -280,10 +280,11 @@ class Carrier:
 
 def is_a_run(config: Mapping[str, Any]) -> bool:
     """Whether a config comes from the beginning of a run: LangGraph's own copy, outside a task."""
-    return _is_filled_in(config) and _TASK_ID not in config["configurable"]
+    return is_filled_in(config) and _TASK_ID not in config["configurable"]
 
 
-def _is_filled_in(config: Mapping[str, Any]) -> bool:
+def is_filled_in(config: Mapping[str, Any]) -> bool:
+    """Whether LangGraph made this config for a run, of a graph or of a subgraph."""
     return config.keys() >= _FILLED_IN
 
 

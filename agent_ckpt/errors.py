@@ -20,6 +20,8 @@
     │   ├── KeyServiceError (UnavailableError)  a key service is slow, down or answers wrongly
     │   └── SealError (CorruptionError)  a row is plaintext, altered, moved or from an older copy
     ├── UnresolvedTypeError              a stored value whose class or codec isn't there
+    ├── SchemaChangeError                the graph can't go on from what an older one stored
+    ├── MigrationError                   a stored state can't be brought to `state_version`
     └── PoisonedError                    an I/O error at COMMIT: the outcome is unknown
 
 Each error is picklable, keeps its fields as attributes, and says in `retry` whether a retry can
@@ -218,6 +220,48 @@ class UnresolvedTypeError(CkptError):
     checkpoint_id: str | None
     channel: str | None
     type_name: str
+
+
+class SchemaChangeWarning(UserWarning):
+    """The graph differs from the one that stored the thread: told once for each change (`on_schema_change`)."""
+
+
+class CaptureWarning(UserWarning):
+    """What `restore_captured` could not give back, or gave back of an earlier moment."""
+
+
+class SchemaChangeError(CkptError):
+    """The graph can't go on from what is stored; no node has run and nothing was stored.
+
+    Attributes:
+        thread_id, checkpoint_ns, checkpoint_id: where.
+        changes: what changed, as `(kind, name)` pairs; the kinds are those of `SchemaChange`.
+    """
+
+    exit_code = 10
+
+    thread_id: str
+    checkpoint_ns: str
+    checkpoint_id: str | None
+    changes: list[tuple[str, str]]
+
+
+class MigrationError(CkptError):
+    """A stored state can't be brought to `state_version`; what is stored is unchanged.
+
+    Attributes:
+        thread_id, checkpoint_ns, checkpoint_id: where.
+        expected: the saver's `state_version`.
+        found: the state version that is stored, or that the failing migration began with.
+    """
+
+    exit_code = 11
+
+    thread_id: str
+    checkpoint_ns: str
+    checkpoint_id: str | None
+    expected: int
+    found: int
 
 
 class PoisonedError(CkptError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -49,6 +49,13 @@ class Options:
         aliases: stored class to the class it is now: `{"old.module:Old": New}`, or `"new.module:New"`.
         on_unresolved: what a stored class that isn't there gives: `"raise"` UnresolvedTypeError, or
             `"keep"` an Unresolved value that keeps what is stored.
+        on_schema_change: what happens at a restore where the graph lacks a channel, or the process a
+            class, that is stored: `"warn"` with SchemaChangeWarning, once for each change; `"raise"`
+            SchemaChangeError before a node runs; or `"ignore"`.
+        state_version: the version, from 1, of the state that this program's graph expects; 0: not used.
+        migrations: a version to the function that brings the channel values of that version to the next.
+        capture: what is kept with each checkpoint beside the channels: `"random"`, `"numpy"`,
+            `"env:NAME"`, `"env:*"`, or functions (docs/changes.md).
         mask_secrets: mask text under keys such as `openai_api_key` or `authorization` before it
             reaches a checkpoint's metadata; False stores it as it is.
         mask_keys: further keys to mask, with `*` and `?`; `"!shard_key"` leaves one in clear.
@@ -75,6 +82,10 @@ class Options:
     allowed_types: Sequence[str | type] = ()
     aliases: Mapping[str, str | type] = dataclasses.field(default_factory=dict)
     on_unresolved: Literal["raise", "keep"] = "raise"
+    on_schema_change: Literal["ignore", "warn", "raise"] = "warn"
+    state_version: int = 0
+    migrations: Mapping[int, Callable[..., Any]] = dataclasses.field(default_factory=dict)
+    capture: Sequence[str | Callable[..., Any]] = ()
     mask_secrets: bool = True
     mask_keys: tuple[str, ...] = ()
     plaintext_secrets: Literal["refuse", "allow"] = "refuse"
@@ -88,6 +99,7 @@ class Options:
         for name in ("busy_timeout_s", "busy_ttl_s", "cache_bytes"):
             if not 0 <= getattr(self, name) <= _LARGEST:
                 raise UsageError(f"option {name} must be a number from 0 to {_LARGEST}, got {getattr(self, name)!r}")
+        _check_migrations(self.state_version, self.migrations)
         if not 0 <= self.journal_size_limit <= _LARGEST:
             raise UsageError(f"option journal_size_limit must be bytes from 0, got {self.journal_size_limit}")
         if not 1 <= self.wal_autocheckpoint <= _MOST_PAGES:
@@ -100,6 +112,17 @@ class Options:
             raise UsageError(
                 f"option file_mode must be permission bits that let the owner read and write, "
                 f"such as 0o600; got {oct(self.file_mode)}"
+            )
+
+
+def _check_migrations(state_version: int, migrations: Mapping[int, Any]) -> None:
+    if state_version < 0:
+        raise UsageError(f"option state_version must be a number from 1, or 0 for none; got {state_version}")
+    for number, function in migrations.items():
+        if type(number) is not int or not 1 <= number < max(state_version, 1) or not callable(function):
+            raise UsageError(
+                f"option migrations holds {number!r}: give a function for each version below state_version "
+                f"({state_version}), such as state_version=3, migrations={{1: to_2, 2: to_3}}"
             )
 
 

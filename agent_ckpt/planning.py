@@ -27,9 +27,11 @@ from agent_ckpt.core.rows import damaged
 from agent_ckpt.core.session import Session
 from agent_ckpt.core.writes import WritesPlan
 from agent_ckpt.errors import UnresolvedTypeError, UsageError
-from agent_ckpt.model import Body, Entry, Place, Ref, ThreadRow
+from agent_ckpt.model import CAPTURE, Body, Entry, Place, Ref, ThreadRow
 
 _OWN_KEYS = frozenset(("v", "id", "ts", "channel_values", "channel_versions", "versions_seen", "updated_channels"))
+NO_ENVIRONMENT = (None, "")
+NOTHING: Mapping[str, Any] = {}
 
 
 class Planning:
@@ -59,12 +61,16 @@ class Planning:
         metadata: dict[str, Any],
         new_versions: Mapping[str, Any],
         session: Session | None,
+        environment: tuple[int | None, str] = NO_ENVIRONMENT,
+        captured: Mapping[str, Any] = NOTHING,
     ) -> PutPlan:
         """Plan a put.
 
         Args:
             at: what the config addresses: the parent.
             metadata: as it is to be stored (`metadata_of`).
+            environment: the versions that it is written with (`PutPlan`).
+            captured: what is kept beside the channels, by name.
 
         Raises:
             UsageError: for a checkpoint that can't be right.
@@ -92,6 +98,8 @@ class Planning:
             self._whole(rest, "checkpoint") if rest else None,
         )
         channels, inherits = self._channels(at, checkpoint, new_versions)
+        for name, value in captured.items():
+            channels.append((CAPTURE + name, None, self._planner.plan(value, path_of(CAPTURE + name))))
         return PutPlan(
             place,
             at.checkpoint_id,
@@ -104,6 +112,7 @@ class Planning:
             self._compression,
             session,
             self._rules,
+            environment,
         )
 
     def writes(
@@ -185,6 +194,8 @@ class Planning:
             channels.append((name, version, plan))
         for name, value in values.items():
             if name not in versions:
+                if name.startswith(CAPTURE):
+                    raise UsageError(f"a channel can't be named {name!r}: such names are taken by the option capture")
                 channels.append((name, None, self._planner.plan(value, path_of(name))))
         return channels, inherits
 
@@ -200,11 +211,16 @@ class Planning:
 
 
 class Reading:
-    """Builds LangGraph's types from what a program read."""
+    """Builds LangGraph's types from what a program read.
 
-    def __init__(self, codec: ValueCodec) -> None:
-        self._codec = codec
-        self._keeping = codec.keeping()
+    Args:
+        codec: the value codec.
+        kept: where to note the classes that weren't there, where they gave an Unresolved value.
+    """
+
+    def __init__(self, codec: ValueCodec, kept: dict[str, str] | None = None) -> None:
+        self._keeping = codec.keeping(kept)
+        self._codec = self._keeping if codec.gate.keeps and kept is not None else codec
 
     def metadata(self, body: Body) -> dict[str, Any]:
         """A checkpoint's metadata; never refused for a class that isn't there."""
@@ -235,8 +251,8 @@ class Reading:
             "ts": body.ts,
             "channel_values": {
                 name: self._known(found.states[name], row.place, name) if name in found.states else values(ref, name)
-                for name, _, ref in body.channels
-                if ref is not None
+                for name, version, ref in body.channels
+                if ref is not None and (version is not None or not name.startswith(CAPTURE))
             },
             "channel_versions": {name: version for name, version, _ in body.channels if version is not None},
             "versions_seen": body.versions_seen,

@@ -14,6 +14,7 @@ from agent_ckpt.codec.gate import Gate
 from agent_ckpt.codec.values import ValueCodec
 from agent_ckpt.core.hot import HotCache
 from agent_ckpt.options import Options
+from agent_ckpt.running_code import RunningCode
 from agent_ckpt.runs import Runs
 from agent_ckpt.sealing import Sealing
 from agent_ckpt.sqlite import SqliteBackend
@@ -31,6 +32,7 @@ class Plumbing:
     _hot: HotCache
     _carrier: Carrier
     _runs: Runs
+    _code: RunningCode
     _made: tuple[SerializerProtocol, Store] | None = None
 
     @property
@@ -41,7 +43,7 @@ class Plumbing:
             keyring = self._sealing.keyring
             allowed = keyring is not None or self._options.plaintext_secrets == "allow"
             codec, fresh = ValueCodec(self.serde, self._gate, secrets_allowed=allowed), self._sealing.fresh
-            store = Store(codec, self._hot, self._carrier, self._runs, self._options, fresh, keyring)
+            store = Store(codec, self._hot, self._carrier, self._runs, self._options, self._code, fresh, keyring)
             made = self._made = (self.serde, store)
         return made[1]
 

@@ -16,6 +16,8 @@ from agent_ckpt.restore_rules import EXPECTED_REVISION
 ATTEMPTS = 20
 _FIRST_S = 0.02
 _LONGEST_S = 1.0
+# Not the program's own generator: what a node draws must not depend on how long a lock was held.
+_random = random.SystemRandom()
 
 
 def invoke(graph: Any, input: Any, config: Mapping[str, Any], *, attempts: int = ATTEMPTS, **kwargs: Any) -> Any:
@@ -111,7 +113,7 @@ class _Tries:
             raise ThreadConflictError(
                 f"{lost.message} Tried {times}.", **{**lost.fields, "attempts": self._tried}
             ) from lost
-        return random.uniform(0, min(_LONGEST_S, _FIRST_S * 2 ** (self._tried - 1)))
+        return _random.uniform(0, min(_LONGEST_S, _FIRST_S * 2 ** (self._tried - 1)))
 
     def _can_help(self, lost: ThreadConflictError) -> bool:
         if lost.wrote or self._answers:

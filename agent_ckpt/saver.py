@@ -23,6 +23,7 @@ from agent_ckpt import work
 from agent_ckpt.carrier import Carrier
 from agent_ckpt.codec.gate import Gate
 from agent_ckpt.codec.keyring import Keyring, KeySource
+from agent_ckpt.compat_ops import CompatOps
 from agent_ckpt.core.hot import HotCache
 from agent_ckpt.credentials import CredentialOps
 from agent_ckpt.errors import UsageError
@@ -31,6 +32,7 @@ from agent_ckpt.key_work import seal_rest
 from agent_ckpt.leases import LeaseOps
 from agent_ckpt.listing import Listing, OnDamage
 from agent_ckpt.portable_ops import PortableOps
+from agent_ckpt.running_code import RunningCode
 from agent_ckpt.runs import Runs
 from agent_ckpt.sealing import Sealing
 from agent_ckpt.sqlite import SqliteBackend
@@ -44,7 +46,16 @@ _KEY_VARIABLE = "AGENT_CKPT_KEY"
 
 
 class AgentSaver(
-    KeyOps, CredentialOps, ThreadOps, PortableOps, TimelineOps, LeaseOps, TurnOps, WalOps, BaseCheckpointSaver[Any]
+    KeyOps,
+    CredentialOps,
+    ThreadOps,
+    PortableOps,
+    TimelineOps,
+    CompatOps,
+    LeaseOps,
+    TurnOps,
+    WalOps,
+    BaseCheckpointSaver[Any],
 ):
     """A LangGraph checkpointer on one SQLite file in WAL mode, for sync and async use.
 
@@ -87,6 +98,7 @@ class AgentSaver(
         keyring = Keyring.of(key) if key is not None else None
         self._sealing = Sealing(self._backend.target, keyring, self._options, seal_rest)
         self._runs = Runs(self._backend.board, self._options.busy_ttl_s)
+        self._code = RunningCode(self._options, sealed=key is not None)
 
     @classmethod
     def from_conn_string(cls, conn_string: str | os.PathLike[str], **options: Any) -> AgentSaver:
@@ -281,4 +293,5 @@ class AgentSaver(
 
     def get_next_version(self, current: Any, channel: None = None) -> Any:  # noqa: ARG002
         """The next channel_version: 1, 2, ...; in a thread that came from another saver, in its style."""
+        self._code.captures.note()
         return work.next_version(current)

@@ -17,7 +17,7 @@ from langgraph.checkpoint.base import (
 )
 
 from agent_ckpt import restore_rules, runs
-from agent_ckpt.carrier import Carrier, config_for, is_a_run, place_of
+from agent_ckpt.carrier import Carrier, config_for, is_a_run, is_filled_in, place_of
 from agent_ckpt.codec.keyring import Keyring
 from agent_ckpt.codec.values import ValueCodec
 from agent_ckpt.core import flight, manage, read
@@ -31,6 +31,7 @@ from agent_ckpt.metadata import metadata_of
 from agent_ckpt.model import Place
 from agent_ckpt.options import Options
 from agent_ckpt.planning import Planning, Reading
+from agent_ckpt.running_code import RunningCode
 from agent_ckpt.runs import Runs
 from agent_ckpt.seldom import delta
 from agent_ckpt.steps import Call, Steps
@@ -50,6 +51,7 @@ class Store(NamedTuple):
     carrier: Carrier
     runs: Runs
     options: Options
+    code: RunningCode
     fresh: Callable[..., Steps[bytes]]
     keyring: Keyring | None = None
 
@@ -79,11 +81,17 @@ def get_tuple(store: Store, config: RunnableConfig) -> Steps[CheckpointTuple | N
     store.carrier.plant(config, session)
     if restored.found is None or restored.thread is None:
         return None
-    reading = Reading(store.codec)
+    kept: dict[str, str] = {}
+    reading = Reading(store.codec, kept)
     hot = store.hot.of(place.thread_id, restored.thread)
     hot.learn_later(partial(reading.learn, restored.found, hot))
     store.hot.keep(place.thread_id, hot)
-    return reading.checkpoint_tuple(restored.found, session)
+    found = store.code.migrations.apply(reading.checkpoint_tuple(restored.found, session))
+    if kept:
+        store.code.watch.unresolved(found, kept)
+    if store.code.watch.looks and is_filled_in(config):
+        store.code.watch.restored(found, runs.loop_around())
+    return found
 
 
 def _begin(
@@ -170,10 +178,13 @@ def put(
 ) -> Steps[RunnableConfig]:
     parent = place_of(config)
     session = _writing_session(store, config)
-    stored = metadata_of(config, metadata, store.options)
+    stored = store.code.migrations.stamped(metadata_of(config, metadata, store.options))
+    captured = store.code.captures.take(str(checkpoint.get("id")))
+    versions = store.code.environment
 
     def plan(planning: Planning) -> Any:
-        made = planning.put(parent, config, checkpoint, stored, new_versions, session)
+        writer = (versions.number, versions.content)
+        made = planning.put(parent, config, checkpoint, stored, new_versions, session, writer, captured)
         return lambda: putting.put(made)
 
     yield from write(store, str(parent.thread_id), session, plan)
@@ -260,6 +271,8 @@ def _new_thread(store: Store, thread_id: str) -> Steps[HotThread]:
 
 
 def _remember(store: Store, thread_id: str, planning: Planning, written: Written) -> None:
+    if written.environment is not None:
+        store.code.environment.number = written.environment
     if written.assembled is None:
         return
     hot: HotThread = planning.hot

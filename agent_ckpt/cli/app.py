@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from agent_ckpt.cli import bring, credentials, export, keys, render, rollback, show, threads, wal
+from agent_ckpt.cli import bring, check, credentials, export, keys, render, rollback, show, threads, wal
 from agent_ckpt.errors import CkptError
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
 )
 app.command("threads", short_help="List the threads of a file.")(threads.threads)
 app.command("show", short_help="Show one thread: its head, history and what is next.")(show.show)
+app.command("check", short_help="Check whether a graph can go on from every thread of a file.")(check.check)
 app.command("doctor", short_help="Tell whether a file and its place are in order.")(wal.doctor)
 app.add_typer(wal.app, name="wal", short_help="Look at the WAL of a file, or cut it.")
 app.command("rollback", short_help="Make an older checkpoint of a thread the head again.")(rollback.rollback)

@@ -38,6 +38,7 @@ class Report:
     values: dict[str, Any] = field(default_factory=dict)
     pending_writes: list[dict[str, Any]] = field(default_factory=list)
     history: list[dict[str, Any]] = field(default_factory=list)
+    written_by: dict[str, Any] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
 
 
@@ -55,7 +56,7 @@ def show(
     """
     from agent_ckpt import AgentSaver
 
-    with AgentSaver(db, create=False, key=key, on_unresolved="keep") as saver:
+    with AgentSaver(db, create=False, key=key, on_unresolved="keep", on_schema_change="ignore") as saver:
         report = build(saver, db, thread, ns, limit)
     if as_json:
         render.print_json(asdict(report))
@@ -88,6 +89,7 @@ def build(saver: AgentSaver, db: str, thread: str, ns: str, limit: int) -> Repor
             )
         if head is not None:
             _describe(head, report)
+            report.written_by = saver.written_by(head.config)
             try:
                 _describe_deltas(saver, head, report)
             except UNREADABLE as error:
@@ -220,6 +222,9 @@ def _print(report: Report) -> None:
     place = f", namespace {render.safe(report.namespace)}" if report.namespace else ""
     out.print(f"thread {render.safe(report.thread_id)}{place}")
     out.print(f"head   {render.safe(report.checkpoint_id or 'none')}")
+    if report.written_by:
+        versions = ", ".join(f"{name} {version}" for name, version in report.written_by.items())
+        out.print(f"stored by {render.safe(versions)}")
     out.print(f"next   {render.safe(', '.join(report.next) or 'none known')}")
     first = max(0, len(report.messages) - MESSAGES_SHOWN)
     title = f"messages {first + 1}-{len(report.messages)} of {len(report.messages)}" if first else "messages"

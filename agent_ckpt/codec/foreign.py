@@ -26,7 +26,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from agent_ckpt.codec import kinds, messages, numeric
 from agent_ckpt.codec.frameworks import is_framework
-from agent_ckpt.codec.gate import Gate, Unresolved, UnresolvedError
+from agent_ckpt.codec.gate import Gate, UnresolvedError
 from agent_ckpt.codec.models import fill_model
 from agent_ckpt.codec.reader import Reader
 
@@ -80,9 +80,7 @@ class ForeignReader(Reader):
         try:
             return self._part(code, data)
         except UnresolvedError as exc:
-            if not self.gate.keeps:
-                raise
-            return Unresolved(exc.name, exc.reason, _KEPT, bytes((code,)) + data)
+            return self.gate.keep(exc, _KEPT, bytes((code,)) + data)
 
     def _part(self, code: int, data: bytes) -> Any:
         if code == JSON:
@@ -238,9 +236,7 @@ def _revive(value: Any, gate: Gate, depth: int = 0) -> Any:
     try:
         return _revived(value, path, gate, depth)
     except UnresolvedError as exc:
-        if not gate.keeps:
-            raise
-        return Unresolved(exc.name, exc.reason, _KEPT, bytes((JSON,)) + json.dumps(value).encode())
+        return gate.keep(exc, _KEPT, bytes((JSON,)) + json.dumps(value).encode())
 
 
 def _revived(value: dict[str, Any], path: list[str], gate: Gate, depth: int) -> Any:

@@ -108,11 +108,15 @@ class Gate:
         strict: the (module, name) pairs that LangGraph's strict mode lets through, None where it is off.
         structural: resolve nothing: classes and codecs all give `Unresolved`.
 
+    Attributes:
+        keeps: whether a class that isn't there gives `Unresolved`.
+        kept: for each name that gave one, the reason; shared with the gates that are made of this one.
+
     Raises:
         UsageError: for a name that can't be one.
     """
 
-    __slots__ = ("_aliases", "_allowed", "_strict", "_structural", "keeps")
+    __slots__ = ("_aliases", "_allowed", "_strict", "_structural", "keeps", "kept")
 
     def __init__(
         self,
@@ -127,6 +131,7 @@ class Gate:
         self._strict = strict
         self._structural = structural
         self.keeps = on_unresolved == "keep" or structural
+        self.kept: dict[str, str] = {}
 
     @property
     def resolves(self) -> bool:
@@ -137,13 +142,20 @@ class Gate:
         """The same gate under LangGraph's strict mode."""
         return self._copy(strict=strict)
 
-    def keeping(self) -> Gate:
-        """The same gate, giving `Unresolved` in place of an error."""
-        return self._copy(keeps=True)
+    def keeping(self, kept: dict[str, str] | None = None) -> Gate:
+        """The same gate, giving `Unresolved` in place of an error; `kept`: where to note what gave one."""
+        return self._copy(keeps=True, kept=self.kept if kept is None else kept)
 
     def structure_only(self) -> Gate:
         """A gate that resolves nothing."""
-        return self._copy(keeps=True, structural=True)
+        return self._copy(keeps=True, structural=True, kept={})
+
+    def keep(self, missing: UnresolvedError, code: int, data: bytes) -> Unresolved:
+        """An Unresolved value in the place of one that can't be given, where this gate keeps; else the error."""
+        if not self.keeps:
+            raise missing
+        self.kept[missing.name] = missing.reason
+        return Unresolved(missing.name, missing.reason, code, data)
 
     def _copy(self, **changed: Any) -> Gate:
         made = Gate.__new__(Gate)
@@ -151,6 +163,7 @@ class Gate:
         made._strict = changed.get("strict", self._strict)
         made._structural = changed.get("structural", self._structural)
         made.keeps = changed.get("keeps", self.keeps)
+        made.kept = changed.get("kept", self.kept)
         return made
 
     def lets_through(self, cls: type) -> bool:

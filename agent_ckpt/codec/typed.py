@@ -13,7 +13,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from agent_ckpt.codec import generics, kinds, messages, numeric, registry, stdlib
 from agent_ckpt.codec.foreign import ForeignReader
 from agent_ckpt.codec.frameworks import is_framework
-from agent_ckpt.codec.gate import Gate, Unresolved, UnresolvedError
+from agent_ckpt.codec.gate import Gate, UnresolvedError
 from agent_ckpt.codec.reader import Reader
 
 BIG_INT = 1
@@ -58,9 +58,7 @@ class TypedReader(Reader):
             try:
                 return self._from_elsewhere(code, data)
             except UnresolvedError as exc:
-                if not self.gate.keeps:
-                    raise
-                return Unresolved(exc.name, exc.reason, code, data)
+                return self.gate.keep(exc, code, data)
         if code == BIG_INT:
             return int.from_bytes(data, "big", signed=True)
         if code == TEXT:

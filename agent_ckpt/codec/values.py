@@ -82,9 +82,9 @@ class ValueCodec:
         """A codec that decodes without looking up any class: what it can't build is an Unresolved value."""
         return ValueCodec._with(self, self._gate.structure_only())
 
-    def keeping(self) -> ValueCodec:
-        """A codec that gives an Unresolved value where a class isn't there, whatever the options say."""
-        return ValueCodec._with(self, self._gate.keeping())
+    def keeping(self, kept: dict[str, str] | None = None) -> ValueCodec:
+        """A codec that gives an Unresolved value where a class isn't there, and notes its name in `kept`."""
+        return ValueCodec._with(self, self._gate.keeping(kept))
 
     @staticmethod
     def _with(other: ValueCodec, gate: Gate) -> ValueCodec:

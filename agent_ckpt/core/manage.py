@@ -210,7 +210,8 @@ def _copy_checkpoint(
     here = rows.checkpoint_coordinates(row.place, row.parent_id, row.seq, row.run_id)
     there = rows.checkpoint_coordinates(place, row.parent_id, seq, row.run_id)
     framed = moved(frame.CHECKPOINT_ROW, row.frame, row.place, here, there, moving)
-    yield Statement("insert_checkpoint", (seq, space, columns[1], columns[2], columns[3], framed))
+    parts = (seq, space, columns[1], columns[2], columns[3], framed, row.seq)
+    yield Statement("insert_copied_checkpoint", parts)
     if row.history is not None:
         here, there = rows.history_coordinates(row.place, row.seq), rows.history_coordinates(place, seq)
         framed = moved(frame.HISTORY_ROW, row.history, row.place, here, there, moving)

@@ -21,7 +21,7 @@ from agent_ckpt.core.rows import (
 )
 from agent_ckpt.core.session import Session, parent_gone, stale_checkpoint, two_writers
 from agent_ckpt.errors import ThreadConflictError
-from agent_ckpt.model import Body, CheckpointRow, Place, Ref, Secret, ThreadRow
+from agent_ckpt.model import CAPTURE, Body, CheckpointRow, Place, Ref, Secret, ThreadRow
 
 
 class ReplanError(Exception):
@@ -72,6 +72,7 @@ class PutPlan:
         compression: for what is framed in the transaction.
         session: the session it belongs to, if any.
         rules: what else decides whether it is let through.
+        environment: the versions that it is written with, and the store's number for them if that is known.
     """
 
     place: Place
@@ -85,6 +86,7 @@ class PutPlan:
     compression: str
     session: Session | None
     rules: Rules
+    environment: tuple[int | None, str]
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -96,12 +98,14 @@ class Written:
         stored: False when nothing changed, since it was stored already.
         assembled: the blobs.
         channels: for a put, the channel_version and reference of each channel by name.
+        environment: for a put, the store's number for the versions that it was written with.
     """
 
     row: ThreadRow
     stored: bool
     assembled: Assembled | None = None
     channels: dict[str, tuple[Any, Ref]] = field(default_factory=dict)
+    environment: int | None = None
 
 
 def put(plan: PutPlan) -> Program[Written]:
@@ -141,7 +145,7 @@ def put(plan: PutPlan) -> Program[Written]:
     ]
     payload = rows.pack_body(body)
     if existing is not None:
-        if _same(existing, plan, payload):
+        if _same(existing, plan):
             return Written(row, False, assembled)
         raise _other_content(plan, row)
     if space is None:
@@ -154,7 +158,10 @@ def put(plan: PutPlan) -> Program[Written]:
         row.secret,
     )
     run = ids.shrink(plan.run_id) if plan.run_id else None
-    yield Statement("insert_checkpoint", (sequence, space, key, parent_key, run, framed))
+    environment, versions = plan.environment
+    if environment is None:
+        environment = (yield Statement("note_environment", (versions,)))[0][0]
+    yield Statement("insert_own_checkpoint", (sequence, space, key, parent_key, run, framed, environment))
     owner = plan.session.id if plan.session is not None else None
     if row.heads is not None:
         before = state[7] if state is not None else None
@@ -163,7 +170,8 @@ def put(plan: PutPlan) -> Program[Written]:
     column = session_column(row, sequence, owner)
     yield Statement("update_thread", (row.thread, sequence, column, assembled.next_blob))
     row = ThreadRow(row.thread, sequence, owner, assembled.next_blob, row.collected, row.secret)
-    return Written(row, True, assembled, {name: (version, ref) for name, version, ref in body.channels})
+    channels = {name: (version, ref) for name, version, ref in body.channels}
+    return Written(row, True, assembled, channels, environment)
 
 
 def _new_thread(plan: PutPlan, sequence: int) -> Program[ThreadRow]:
@@ -233,10 +241,16 @@ def _inherit(before: tuple[Any, Ref] | None, version: Any) -> Ref:
     return before[1] if before is not None and before[0] == version else None
 
 
-def _same(existing: CheckpointRow, plan: PutPlan, payload: bytes) -> bool:
+def _same(existing: CheckpointRow, plan: PutPlan) -> bool:
     if existing.parent_id != plan.parent_id or existing.run_id != plan.run_id:
         return False
-    return rows.pack_body(body_of(existing)) == payload
+    return _without_captures(body_of(existing)) == _without_captures(plan.body)
+
+
+def _without_captures(body: Body) -> bytes:
+    """What makes two checkpoints the same: not what the process's random generators were at."""
+    state = [part for part in body.channels if part[1] is not None or not part[0].startswith(CAPTURE)]
+    return rows.pack_body(Body(body.v, body.ts, state, body.versions_seen, body.updated, body.metadata, body.rest))
 
 
 def _other_content(plan: PutPlan, row: ThreadRow) -> ThreadConflictError:

@@ -38,6 +38,8 @@ log = logging.getLogger("agent_ckpt")
 
 PAUSE_MIN_S = 0.0001
 PAUSE_MAX_S = 0.005
+# Not the program's own generator: what a node draws must not depend on how long a lock was held.
+_random = random.SystemRandom()
 
 _NOT_SUPPORTED = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOLCK}
 
@@ -63,7 +65,7 @@ class Pauses:
         left = self.deadline - time.monotonic()
         if left <= 0:
             return False
-        time.sleep(min(left, self._next * random.uniform(0.5, 1.5)))
+        time.sleep(min(left, self._next * _random.uniform(0.5, 1.5)))
         self._next = min(self._next * 1.5, PAUSE_MAX_S)
         return True
 

@@ -37,7 +37,12 @@ CREATE TABLE checkpoints (
     run ANY,
     undone INTEGER,
     frame BLOB NOT NULL,
-    history BLOB
+    history BLOB,
+    environment INTEGER
+) STRICT;
+CREATE TABLE environments (
+    environment INTEGER PRIMARY KEY,
+    content TEXT NOT NULL UNIQUE
 ) STRICT;
 CREATE UNIQUE INDEX checkpoints_id ON checkpoints (space, id);
 CREATE INDEX checkpoints_order ON checkpoints (space);
@@ -162,6 +167,29 @@ INSERT INTO spaces (thread, ns) VALUES (?1, ?2) RETURNING space;
 
 -- name: insert_checkpoint
 INSERT INTO checkpoints (seq, space, id, parent, run, frame) VALUES (?1, ?2, ?3, ?4, ?5, ?6);
+
+-- name: insert_own_checkpoint
+INSERT INTO checkpoints (seq, space, id, parent, run, frame, environment) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7);
+
+-- name: insert_copied_checkpoint
+-- ?7: the seq of the checkpoint that it is a copy of.
+INSERT INTO checkpoints (seq, space, id, parent, run, frame, environment)
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, environment FROM checkpoints WHERE seq = ?7;
+
+-- name: note_environment
+INSERT INTO environments (content) VALUES (?1)
+ON CONFLICT (content) DO UPDATE SET content = ?1 RETURNING environment;
+
+-- name: environment_of_checkpoint
+-- ?3: the checkpoint's id, or NULL for the head.
+SELECT v.content FROM threads t
+JOIN spaces s ON s.thread = t.thread AND s.ns = ?2
+JOIN checkpoints c ON c.space = s.space AND c.seq = coalesce(
+    (SELECT seq FROM checkpoints WHERE space = s.space AND id = ?3),
+    (SELECT seq FROM checkpoints WHERE space = s.space AND undone IS NULL AND ?3 IS NULL ORDER BY seq DESC LIMIT 1)
+)
+JOIN environments v ON v.environment = c.environment
+WHERE t.thread_id = ?1;
 
 -- name: insert_writes
 INSERT INTO writes (seq, space, checkpoint, task, run, frame) VALUES (?1, ?2, ?3, ?4, ?5, ?6);

@@ -14,6 +14,8 @@ from agent_ckpt.sqlite.drive import Counter, read
 from agent_ckpt.sqlite.fork import GATE
 
 CONNECTIONS = 8
+# Not the program's own generator: what a node draws must not depend on how long a lock was held.
+_random = random.SystemRandom()
 
 
 class _Place:
@@ -69,7 +71,7 @@ class ReaderPool:
         for place in self._places:
             if not place.taken:
                 return place
-        return random.choice(self._places)
+        return _random.choice(self._places)
 
     def _read(self, place: _Place, factory: Factory[T]) -> T:
         if place.connection is not None and place.connection.in_transaction:
