@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         SealError,
         SecretError,
         ThreadConflictError,
+        TransferError,
         UnavailableError,
         UnresolvedTypeError,
         UsageError,
@@ -61,13 +62,15 @@ if TYPE_CHECKING:
         SchemaChange,
         ThreadCheck,
         ThreadInfo,
+        TransferProgress,
+        TransferReport,
         VerifyReport,
         WalPin,
         WalStatus,
     )
     from agent_ckpt.retrying import ainvoke, invoke
     from agent_ckpt.saver import AgentSaver
-    from agent_ckpt.transfers import TransferProgress, TransferReport, atransfer, transfer
+    from agent_ckpt.transfers import atransfer, transfer
     from agent_ckpt.turns import Turn
     from agent_ckpt.vault import Credential, CredentialInfo, CredentialUse
 
@@ -83,8 +86,8 @@ _HOMES = {
     "Rotation": "key_work",
     "OfficialFile": "official_file",
     "PortableReport": "portable_ops",
-    "TransferProgress": "transfers",
-    "TransferReport": "transfers",
+    "TransferProgress": "reports",
+    "TransferReport": "reports",
     "atransfer": "transfers",
     "transfer": "transfers",
     "Finding": "reports",
@@ -117,6 +120,7 @@ _HOMES = {
     "PoisonedError": "errors",
     "ReadOnlyError": "errors",
     "ThreadConflictError": "errors",
+    "TransferError": "errors",
     "Unresolved": "codec.gate",
     "UnresolvedTypeError": "errors",
     "UnavailableError": "errors",
@@ -174,6 +178,7 @@ __all__ = [
     "ThreadCheck",
     "ThreadConflictError",
     "ThreadInfo",
+    "TransferError",
     "TransferProgress",
     "TransferReport",
     "Turn",

@@ -20,6 +20,7 @@
     │   ├── KeyServiceError (UnavailableError)  a key service is slow, down or answers wrongly
     │   └── SealError (CorruptionError)  a row is plaintext, altered, moved or from an older copy
     ├── UnresolvedTypeError              a stored value whose class or codec isn't there
+    ├── TransferError                    some threads of a transfer were not brought
     ├── SchemaChangeError                the graph can't go on from what an older one stored
     ├── MigrationError                   a stored state can't be brought to `state_version`
     └── PoisonedError                    an I/O error at COMMIT: the outcome is unknown
@@ -262,6 +263,21 @@ class MigrationError(CkptError):
     checkpoint_id: str | None
     expected: int
     found: int
+
+
+class TransferError(CkptError):
+    """Some threads of a transfer were not brought; all others are stored, whole and equal to the source.
+
+    Attributes:
+        refused: the error of each thread that was not brought, by its id in the source.
+        threads, checkpoints, writes, already_there: what was brought, as in a `TransferReport`.
+    """
+
+    refused: dict[str, Exception]
+    threads: int
+    checkpoints: int
+    writes: int
+    already_there: int
 
 
 class PoisonedError(CkptError):

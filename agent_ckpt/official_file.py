@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from typing import Any
+from typing import Any, TypeVar
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from agent_ckpt.codec import foreign
-from agent_ckpt.codec.gate import Gate
-from agent_ckpt.errors import CkptError, FormatError, UsageError
+from agent_ckpt.codec.gate import Gate, UnresolvedError
+from agent_ckpt.errors import CkptError, CorruptionError, FormatError, UsageError
 from agent_ckpt.sources import Item, Key, Write
 from agent_ckpt.sqlite.official import OfficialRows
+
+Fault = TypeVar("Fault", FormatError, CorruptionError)
 
 _REMEMBERED = 32 * 1024 * 1024
 """Bytes of messages and models that are remembered while a file is read."""
@@ -136,11 +138,12 @@ class OfficialFile:
         Raises:
             UsageError: for an encrypted row without a key, or with a wrong one.
             FormatError: for a row that no safe reading knows, such as a pickled one.
+            CorruptionError: for a row that is damaged.
         """
         type_, data, metadata = self._rows.checkpoint(thread_id, key.ns, key.checkpoint_id)
         checkpoint = self._value(thread_id, key, "the row", type_, data)
         if not isinstance(checkpoint, dict) or checkpoint.get("id") != key.checkpoint_id:
-            raise self._fault(thread_id, key, "the row", "it isn't what its row says")
+            raise self._damage(thread_id, key, "the row", "it isn't what its row says")
         writes = [
             Write(path, task_id, idx, channel, self._value(thread_id, key, f"a write to {channel!r}", type_, value))
             for path, task_id, idx, channel, type_, value in self._rows.writes(thread_id, key.ns, key.checkpoint_id)
@@ -158,15 +161,15 @@ class OfficialFile:
         try:
             found = json.loads(stored)
         except ValueError as exc:
-            raise self._fault(thread_id, key, "the metadata", "it is no JSON") from exc
+            raise self._damage(thread_id, key, "the metadata", "it is no JSON") from exc
         if not isinstance(found, dict):
-            raise self._fault(thread_id, key, "the metadata", "it is no JSON object")
+            raise self._damage(thread_id, key, "the metadata", "it is no JSON object")
         return found
 
     def _value(self, thread_id: str, key: Key, what: str, type_: Any, data: Any) -> Any:
         kind, _, cipher = str(type_).partition("+")
         if kind == "pickle":
-            raise self._fault(thread_id, key, what, "it is pickled, and unpickling runs code that the file names")
+            raise self._unknown(thread_id, key, what, "it is pickled, and unpickling runs code that the file names")
         if cipher and not self._encrypted:
             raise UsageError(
                 f"{self.path} is encrypted ({cipher}): give the key that its EncryptedSerializer had",
@@ -177,6 +180,8 @@ class OfficialFile:
             return self._serde.loads_typed((type_, bytes(data) if data is not None else b""))
         except CkptError:
             raise
+        except UnresolvedError as exc:
+            raise self._unknown(thread_id, key, what, exc.reason) from exc
         except Exception as exc:
             if cipher and isinstance(exc, ValueError):
                 raise UsageError(
@@ -186,10 +191,17 @@ class OfficialFile:
                     thread_id=thread_id,
                     checkpoint_id=key.checkpoint_id,
                 ) from None
-            raise self._fault(thread_id, key, what, f"{type(exc).__name__} while decoding type {kind!r:.40}") from exc
+            why = f"{type(exc).__name__} while decoding type {kind!r:.40}"
+            raise self._damage(thread_id, key, what, f"it is damaged ({why})") from exc
 
-    def _fault(self, thread_id: str, key: Key, what: str, why: str) -> FormatError:
-        return FormatError(
+    def _unknown(self, thread_id: str, key: Key, what: str, why: str) -> FormatError:
+        return self._fault(FormatError, thread_id, key, what, why)
+
+    def _damage(self, thread_id: str, key: Key, what: str, why: str) -> CorruptionError:
+        return self._fault(CorruptionError, thread_id, key, what, why)
+
+    def _fault(self, kind: type[Fault], thread_id: str, key: Key, what: str, why: str) -> Fault:
+        return kind(
             f"{what} of checkpoint {key.checkpoint_id!r} in namespace {key.ns!r} of thread {thread_id!r} in "
             f"{self.path} can't be read: {why}. Nothing of the thread was stored, the file was left untouched.",
             path=self.path,

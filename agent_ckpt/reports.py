@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,3 +223,37 @@ class Check:
     name: str
     state: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransferProgress:
+    """How far a transfer is.
+
+    Attributes:
+        thread_id: the thread at hand, by its id in the source.
+        thread, threads: its place among all, from 1, and how many there are.
+        step: `"copying"` its checkpoints, or `"comparing"` what was stored with the source.
+        done, total: checkpoints of the thread in this step.
+    """
+
+    thread_id: str
+    thread: int
+    threads: int
+    step: Literal["copying", "comparing"]
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransferReport:
+    """What a transfer did. There is one only if every thread came in, read back and equal to its source.
+
+    Attributes:
+        threads, checkpoints, writes: what the target has of the source now; writes are pending writes.
+        already_there: how many of the threads were there before, equal in all.
+    """
+
+    threads: int
+    checkpoints: int
+    writes: int
+    already_there: int

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -14,55 +13,33 @@ from agent_ckpt.backend import Factory
 from agent_ckpt.bringing import plan_bringing
 from agent_ckpt.carrier import thread_id_of
 from agent_ckpt.codec.portable import Portable
-from agent_ckpt.core import bring, manage, portable, read
-from agent_ckpt.core.hot import HotCache
-from agent_ckpt.errors import CorruptionError, UsageError
+from agent_ckpt.core import bring, manage, portable
+from agent_ckpt.errors import (
+    CkptError,
+    ClosedError,
+    CorruptionError,
+    PoisonedError,
+    SealError,
+    SecretError,
+    ThreadConflictError,
+    TransferError,
+    UnavailableError,
+    UsageError,
+)
 from agent_ckpt.model import Place
 from agent_ckpt.official_file import OfficialFile
-from agent_ckpt.planning import Planning, Reading
-from agent_ckpt.reports import ThreadInfo
-from agent_ckpt.same import difference
+from agent_ckpt.planning import Planning
+from agent_ckpt.reports import TransferProgress, TransferReport
+from agent_ckpt.same import StoredReader, difference
 from agent_ckpt.saver import AgentSaver
 from agent_ckpt.sources import Item, Key, SaverSource, Source, oldest_first
 from agent_ckpt.steps import Ask, Call, Steps
-from agent_ckpt.work import Store
+from agent_ckpt.store_source import StoreSource
 
 Progress = Callable[["TransferProgress"], None]
-_COMPARED_CACHE = 16 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class TransferProgress:
-    """How far a transfer is.
-
-    Attributes:
-        thread_id: the thread at hand, by its id in the source.
-        thread, threads: its place among all, from 1, and how many there are.
-        step: `"copying"` its checkpoints, or `"comparing"` what was stored with the source.
-        done, total: checkpoints of the thread in this step.
-    """
-
-    thread_id: str
-    thread: int
-    threads: int
-    step: Literal["copying", "comparing"]
-    done: int
-    total: int
-
-
-@dataclass(frozen=True, slots=True)
-class TransferReport:
-    """What a transfer did. There is one only if every checkpoint was read back and equals its source.
-
-    Attributes:
-        threads, checkpoints, writes: what the target has of the source now; writes are pending writes.
-        already_there: how many of the threads were there before, equal in all.
-    """
-
-    threads: int
-    checkpoints: int
-    writes: int
-    already_there: int
+_NAMED = 10
+"""How many of the threads that were left out the message of an error names."""
+_ANOTHER_ID = "Give it another one: rename={source id: new id}, or --thread ID --as NEW."
 
 
 def transfer(
@@ -80,6 +57,9 @@ def transfer(
     equal. A transfer that was killed goes on where it was when it is called again; a thread that is there already
     and is equal is left as it is. Checkpoints are read one at a time, so memory is bounded by the largest one.
 
+    A thread that can't be brought doesn't keep the others from it: they are brought first, then TransferError tells
+    of it. Where a single thread is to be brought, its own error is raised.
+
     Args:
         source: any checkpointer, or an OfficialFile.
         target: where the threads go.
@@ -92,13 +72,17 @@ def transfer(
         Counts. Everything is durable when this returns.
 
     Raises:
-        UsageError: for a thread that the source doesn't have, or that the target has with other content; then
-            nothing was changed.
+        TransferError: when some of several threads were not brought; it holds the error of each.
+        UsageError: for a thread that the source doesn't have, or that the target has with other content, which
+            stays as it is.
         ValueNotStorableError: for a value that can't be kept, naming checkpoint and path; its thread was not stored.
-        CorruptionError: when what was read back isn't what the source gives; the thread was not stored.
+        CorruptionError: for a damaged row of the source, or when what was read back isn't what the source gives; the
+            thread was not stored.
+        FormatError: for a row that no safe reading knows, such as a pickled one; its thread was not stored.
+        UnavailableError, PoisonedError, SecretError: the store can't be read or written; this ends the transfer.
     """
     made = _Transfer(source, target, threads, rename, progress)
-    return steps.run(made, target._sealing.through(made.steps()))
+    return steps.run(made, made.steps())
 
 
 async def atransfer(
@@ -111,7 +95,7 @@ async def atransfer(
 ) -> TransferReport:
     """`transfer`, async: the source's async methods are used."""
     made = _Transfer(source, target, threads, rename, progress)
-    return await steps.arun(made, target._sealing.through(made.steps()))
+    return await steps.arun(made, made.steps())
 
 
 class _Pair(NamedTuple):
@@ -119,6 +103,34 @@ class _Pair(NamedTuple):
 
     source_id: str
     target_id: str
+
+
+def _source_id(given: Any) -> str:
+    # A source may have a thread without an id, which can come in under another.
+    return "" if given == "" else thread_id_of(given)
+
+
+def _refusal(refused: dict[str, Exception], done: TransferReport) -> Exception:
+    """What a transfer raises that left threads out: of a single one its own error."""
+    first = next(iter(refused.values()))
+    of = len(refused) + done.threads
+    if of == 1:
+        return first
+    names = [f"{name!r:.100}" for name in refused]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    reason = first.message if isinstance(first, CkptError) else f"the source raised {type(first).__name__}"
+    made = TransferError(
+        f"{len(refused)} of {of} threads were not brought: {', '.join(names[:_NAMED])}{more}. The other "
+        f"{done.threads} are there, equal to the source. `refused` of this error has the reason for each; the first: "
+        f"{reason}",
+        refused=refused,
+        threads=done.threads,
+        checkpoints=done.checkpoints,
+        writes=done.writes,
+        already_there=done.already_there,
+    )
+    made.__cause__ = first
+    return made
 
 
 class _Transfer:
@@ -138,62 +150,120 @@ class _Transfer:
             raise UsageError("transfer: source and target are the same saver; use copy_thread")
         if isinstance(threads, (str, bytes)):
             raise UsageError("threads must be a list of ids; put a single one in a list")
-        self._source: Source | _StoreSource
+        self._source: Source | StoreSource
         if isinstance(source, AgentSaver):
-            self._source = _StoreSource(source)
+            self._source = StoreSource(source)
         elif isinstance(source, OfficialFile):
             source.read_through(target._store.codec.gate)
             self._source = source
         else:
             self._source = SaverSource(source)
+        self._through = target._sealing.through
         self._backend = target._backend
         self._store = target._store
-        self._threads = list(dict.fromkeys(map(thread_id_of, threads))) if threads is not None else None
+        self._threads = list(dict.fromkeys(map(_source_id, threads))) if threads is not None else None
         self._rename = dict(rename or {})
         self._progress = progress
+        # What the source and the callback raised last.
+        self._asked: Exception | None = None
+        self._told: Exception | None = None
 
     def run(self, factory: Factory[Any] | Ask, *, write: bool = False) -> Any:
         """Answer a step for a sync caller."""
-        if isinstance(factory, Ask):
+        if not isinstance(factory, Ask):
+            return self._backend.run(factory, write=write)
+        try:
             return getattr(self._source, factory.name)(*factory.args)
-        return self._backend.run(factory, write=write)
+        except Exception as exc:
+            self._asked = exc
+            raise
 
     async def arun(self, factory: Factory[Any] | Ask, *, write: bool = False) -> Any:
         """Answer a step for an async caller."""
-        if isinstance(factory, Ask):
+        if not isinstance(factory, Ask):
+            return await self._backend.arun(factory, write=write)
+        try:
             return await getattr(self._source, f"a{factory.name}")(*factory.args)
-        return await self._backend.arun(factory, write=write)
+        except Exception as exc:
+            self._asked = exc
+            raise
 
     def steps(self) -> Steps[TransferReport]:
-        """The whole transfer. What is in the way is found before anything is stored."""
-        pairs = yield from self._pairs()
-        if pairs and not isinstance(self._source, _StoreSource):
-            # A source that can't be read, for want of a key say, is told before the target is even made.
-            keys = yield from self._keys(pairs[0].source_id)
-            yield Call(Ask("read", (pairs[0].source_id, keys[0])))
-        there: dict[_Pair, tuple[int, int]] = {}
-        for at, pair in enumerate(pairs, 1):
-            if (yield Call(partial(manage.find_thread, pair.target_id))) is not None:
-                there[pair] = yield from self._already_there(pair, self._teller(pair, at, len(pairs)))
-        checkpoints = sum(count for count, _ in there.values())
-        writes = sum(count for _, count in there.values())
-        for at, pair in enumerate(pairs, 1):
-            if pair not in there:
-                counts = yield from self._bring(pair, self._teller(pair, at, len(pairs)))
-                checkpoints, writes = checkpoints + counts[0], writes + counts[1]
-        return TransferReport(len(pairs), checkpoints, writes, len(there))
+        """The whole transfer: thread by thread, those that can't be brought are told at the end."""
+        pairs, refused = yield from self._pairs()
+        if pairs and not isinstance(self._source, StoreSource):
+            yield from self._first_look(pairs, refused)
+        # Not before: looking at the target's seal makes its file.
+        return (yield from self._through(self._bring_all(pairs, refused)))
 
-    def _pairs(self) -> Steps[list[_Pair]]:
+    def _bring_all(self, pairs: list[_Pair], refused: dict[str, Exception]) -> Steps[TransferReport]:
+        done = TransferReport(0, 0, 0, 0)
+        for at, pair in enumerate(pairs, 1):
+            try:
+                there = (yield Call(partial(manage.find_thread, pair.target_id))) is not None
+                bringing = self._already_there if there else self._bring
+                checkpoints, writes = yield from bringing(pair, self._teller(pair, at, len(pairs)))
+            except Exception as exc:
+                if not self._concerns_one_thread(exc):
+                    raise
+                refused[pair.source_id] = exc
+                if isinstance(exc, CkptError) and not isinstance(exc, ThreadConflictError):
+                    # Calling again won't help, and what was copied so far would stay for good.
+                    yield from thread_work.delete_thread(self._store, bring.staged_name(pair.target_id))
+            else:
+                done = TransferReport(
+                    done.threads + 1, done.checkpoints + checkpoints, done.writes + writes, done.already_there + there
+                )
+        if refused:
+            raise _refusal(refused, done)
+        return done
+
+    def _first_look(self, pairs: list[_Pair], refused: dict[str, Exception]) -> Steps[None]:
+        """Read one checkpoint: a source of which nothing can be read, for want of a key say, makes no target."""
+        failed: dict[str, Exception] = {}
+        for pair in pairs:
+            try:
+                keys = yield from self._keys(pair.source_id)
+                yield Call(Ask("read", (pair.source_id, keys[0])))
+            except Exception as exc:
+                if not self._concerns_one_thread(exc):
+                    raise
+                failed[pair.source_id] = exc
+            else:
+                return
+        reasons = list(failed.values())
+        raise reasons[0] if len(set(map(str, reasons))) == 1 else _refusal(refused | failed, TransferReport(0, 0, 0, 0))
+
+    def _concerns_one_thread(self, exc: Exception) -> bool:
+        """Whether the other threads can be brought in spite of it; what a callback raises ends the transfer."""
+        if exc is self._told or isinstance(exc, (UnavailableError, PoisonedError, ClosedError)):
+            return False
+        if isinstance(exc, SecretError):
+            return isinstance(exc, SealError)
+        return isinstance(exc, CkptError) or exc is self._asked
+
+    def _pairs(self) -> Steps[tuple[list[_Pair], dict[str, Exception]]]:
+        """The threads to bring, and those that can't be for want of an id."""
         wanted = self._threads
         if wanted is None:
             listed: list[tuple[str, Any]] = yield Call(Ask("listed", (None, None, None)))
             wanted = list(dict.fromkeys(thread_id for thread_id, _ in reversed(listed)))
         if unknown := sorted(set(self._rename) - set(wanted)):
             raise UsageError(f"rename names threads that are not transferred: {', '.join(map(repr, unknown))}")
-        pairs = [_Pair(name, thread_id_of(self._rename.get(name, name))) for name in wanted]
+        pairs: list[_Pair] = []
+        refused: dict[str, Exception] = {}
+        for name in wanted:
+            if name in self._rename:
+                pairs.append(_Pair(name, thread_id_of(self._rename[name])))
+                continue
+            try:
+                pairs.append(_Pair(name, thread_id_of(name)))
+            except UsageError as exc:
+                told = f"the source's thread {name!r} can't keep its id: {exc.message}. {_ANOTHER_ID}"
+                refused[name] = UsageError(told, thread_id=name)
         if len({pair.target_id for pair in pairs}) < len(pairs):
             raise UsageError("two threads would get the same id in the target; give each an id of its own")
-        return pairs
+        return pairs, refused
 
     def _keys(self, thread_id: str) -> Steps[list[Key]]:
         """A thread's keys, oldest first; of a source that fetches a listing whole, page by page.
@@ -235,7 +305,7 @@ class _Transfer:
 
     def _already_there(self, pair: _Pair, tell: Callable[[str, int, int], None]) -> Steps[tuple[int, int]]:
         """Refuse a thread that the target has, unless it is equal to the source's."""
-        if isinstance(self._source, _StoreSource):
+        if isinstance(self._source, StoreSource):
             return (yield from self._same_kind(pair, tell, True))
         keys = yield from self._keys(pair.source_id)
         _, stored = yield Call(partial(bring.keys_of, pair.target_id))
@@ -250,7 +320,7 @@ class _Transfer:
 
     def _bring(self, pair: _Pair, tell: Callable[[str, int, int], None]) -> Steps[tuple[int, int]]:
         """Store a thread under the name it has until it is whole, compare it, and give it its own."""
-        if isinstance(self._source, _StoreSource):
+        if isinstance(self._source, StoreSource):
             return (yield from self._same_kind(pair, tell, False))
         keys = yield from self._keys(pair.source_id)
         staged = bring.staged_name(pair.target_id)
@@ -266,7 +336,6 @@ class _Transfer:
             tell("copying", at, len(keys))
         writes, differs = yield from self._compare(pair.source_id, staged, keys, tell)
         if differs is not None:
-            yield from thread_work.delete_thread(self._store, staged)
             raise CorruptionError(
                 f"thread {pair.source_id!r} was not transferred: what was read back is not what the source gives "
                 f"({differs}). Nothing of it is left in the target.",
@@ -293,7 +362,7 @@ class _Transfer:
         self, source_id: str, target_id: str, keys: list[Key], tell: Callable[[str, int, int], None]
     ) -> Steps[tuple[int, str | None]]:
         """Read every checkpoint back from the file and compare it; how many writes, and the first difference."""
-        reader = _Reader(self._store)
+        reader = StoredReader(self._store.codec)
         writes = 0
         for at, key in enumerate(keys, 1):
             item: Item = yield Call(Ask("read", (source_id, key)))
@@ -307,53 +376,11 @@ class _Transfer:
 
     def _teller(self, pair: _Pair, at: int, of: int) -> Callable[[Any, int, int], None]:
         def tell(step: Literal["copying", "comparing"], done: int, total: int) -> None:
-            if self._progress is not None:
-                self._progress(TransferProgress(pair.source_id, at, of, step, done, total))
+            try:
+                if self._progress is not None:
+                    self._progress(TransferProgress(pair.source_id, at, of, step, done, total))
+            except Exception as exc:
+                self._told = exc
+                raise
 
         return tell
-
-
-class _StoreSource:
-    """Another AgentSaver: its threads are taken as they are stored, history records and commit order too."""
-
-    page: int | None = None
-
-    def __init__(self, saver: AgentSaver) -> None:
-        self._saver = saver
-
-    def listed(self, *_: Any) -> list[tuple[str, None]]:
-        return _newest_first(self._saver._run(thread_work.threads()))
-
-    async def alisted(self, *_: Any) -> list[tuple[str, None]]:
-        return _newest_first(await self._saver._arun(thread_work.threads()))
-
-    def collect(self, thread_id: str) -> Portable:
-        return self._saver._run(_collecting(thread_id))
-
-    async def acollect(self, thread_id: str) -> Portable:
-        return await self._saver._arun(_collecting(thread_id))
-
-
-def _newest_first(found: Sequence[ThreadInfo]) -> list[tuple[str, None]]:
-    return [(info.thread_id, None) for info in reversed(found) if not bring.is_staged(info.thread_id)]
-
-
-def _collecting(thread_id: str) -> Steps[Portable]:
-    made: Portable = yield Call(partial(portable.collect, thread_id))
-    return made
-
-
-class _Reader:
-    """Reads checkpoints with a memory of its own, so that what it gives has come from the file."""
-
-    def __init__(self, store: Store) -> None:
-        # A class that isn't there is kept as it is on both sides.
-        self._reading = Reading(store.codec.keeping())
-        self._hot = HotCache(_COMPARED_CACHE)
-
-    def read(self, place: Place) -> Steps[Any]:
-        restored: read.Restored = yield Call(partial(read.get_tuple, place, self._hot.of))
-        if restored.found is None or restored.thread is None:
-            return None
-        self._hot.keep(place.thread_id, self._hot.of(place.thread_id, restored.thread))
-        return self._reading.checkpoint_tuple(restored.found, None)

@@ -24,11 +24,12 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command
 
-from agent_ckpt import AgentSaver, CkptError, FormatError, OfficialFile, UsageError, transfer
+from agent_ckpt import AgentSaver, CkptError, CorruptionError, FormatError, OfficialFile, UsageError, transfer
 from agent_ckpt.cli.app import main
 from tests import official_graphs as graphs
 from tests.bench.agents import build as build_bench
@@ -254,6 +255,56 @@ def test_a_pickled_row_is_refused(source: Path, path: Path) -> None:
             transfer(file, saver, threads=[graphs.FINISHED])
         assert (refused.value.thread_id, saver.exists(graphs.FINISHED)) == (graphs.FINISHED, False)
     assert bytes_of(source) == before
+
+
+def test_threads_that_cannot_be_read_are_named_and_the_others_come_in(tmp_path: Path, path: Path) -> None:
+    """One thread with a pickled row, a damaged one, bad metadata, an empty id, and one that the target has with other
+    content: the command brings the others, lists each with its reason, and ends with 1; with the code of the reason
+    where all are of a kind."""
+    source = tmp_path / "five.sqlite"
+    saver = official(source)
+    with closing(saver.conn):
+        for thread_id in ("bad", "fine", "metadata", "moved on", "pickled", "unnamed", "well"):
+            config = {"configurable": {"thread_id": thread_id, "checkpoint_ns": ""}}
+            saver.put(config, {**empty_checkpoint(), "id": "0001"}, {}, {})
+    change(source, "UPDATE checkpoints SET checkpoint = x'c1c1' WHERE thread_id = 'bad'")
+    change(source, "UPDATE checkpoints SET metadata = '{bad' WHERE thread_id = 'metadata'")
+    change(source, "UPDATE checkpoints SET type = 'pickle' WHERE thread_id = 'pickled'")
+    change(source, "UPDATE checkpoints SET thread_id = '' WHERE thread_id = 'unnamed'")
+    with AgentSaver(path) as ours:
+        ours.put({"configurable": {"thread_id": "moved on", "checkpoint_ns": ""}}, empty_checkpoint(), {}, {})
+    done = cli("import", str(source), str(path))
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1] == "not all: 5 left out, the others are equal"
+    told = sorted(line.split(": ")[2] for line in done.stderr.splitlines())
+    assert told == ["''", "'bad'", "'metadata'", "'moved on'", "'pickled'"], done.stderr
+    for reason in ("it is damaged", "it is pickled", "no JSON", "can't keep its id", "exists in the target already"):
+        assert reason in done.stderr
+    with AgentSaver(path) as ours:
+        assert [info.thread_id for info in ours.threads() if info.thread_id != "moved on"] == ["fine", "well"]
+    assert_sound(path)
+    facts = json.loads(cli("import", str(source), str(path), "--json").stdout)
+    assert (facts["threads"], facts["already_there"], facts["not_brought"]) == (2, 2, 5)
+    assert {each["thread"] for each in facts["refused"]} == {"", "bad", "metadata", "moved on", "pickled"}
+    two = ["--thread", "bad", "--thread", "fine"]
+    assert cli("import", str(source), str(path), *two).returncode == CorruptionError.exit_code == 5
+    for thread_id, code in (("bad", 5), ("metadata", 5), ("pickled", 6), ("moved on", 2)):
+        assert cli("import", str(source), str(path), "--thread", thread_id).returncode == code
+    assert cli("import", str(source), str(path), "--thread", "", "--as", "named").returncode == 0
+
+
+def test_a_database_in_memory_is_no_place_to_import_into(source: Path) -> None:
+    """What is brought into memory would be gone when the command ends: refused before the source is read."""
+    for db in (":memory:", "sqlite:///:memory:", "sqlite://"):
+        done = cli("import", str(source), db)
+        assert (done.returncode, done.stdout) == (2, ""), done.stderr
+        assert "name a file" in done.stderr
+
+
+def test_a_url_names_the_database_as_a_path_does(source: Path, path: Path) -> None:
+    """A sqlite:/// URL as the target: the size that is told is the file's."""
+    facts = json.loads(cli("import", str(source), f"sqlite:///{path}", "--json").stdout)
+    assert facts["bytes_after"] == path.stat().st_size
 
 
 @pytest.mark.parametrize("table", ["checkpoints", "writes"])

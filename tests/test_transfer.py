@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, closing
+from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.types import Command
+from pydantic import BaseModel
 
 from agent_ckpt import (
     AgentSaver,
     CkptError,
     CorruptionError,
     ThreadConflictError,
+    TransferError,
     TransferProgress,
     TransferReport,
     UsageError,
@@ -28,9 +34,9 @@ from agent_ckpt import (
     atransfer,
     transfer,
 )
+from agent_ckpt.same import same
 from tests import agents
 from tests import official_graphs as graphs
-from tests.bench.savers import NullSaver
 from tests.conftest import Api, assert_sound
 from tests.test_import import listing, seen, typed
 from tests.threads import checkpoint_of
@@ -130,8 +136,10 @@ def test_threads_of_any_saver_come_in_whole(source: Any, form: str, path: Path) 
         assert answer == graphs.build(source).invoke(Command(resume="no"), graphs.config(graphs.OPEN))
         again = bring(form, source, saver, threads=[graphs.FINISHED])
         assert (again.already_there, again.threads) == (1, 1)
-        with pytest.raises(UsageError, match="exists in the target already"):
+        with pytest.raises(TransferError, match="exists in the target already") as left_out:
             bring(form, source, saver)
+        assert list(left_out.value.refused) == [graphs.OPEN]
+        assert (left_out.value.threads, left_out.value.already_there) == (2, 2)
 
 
 async def test_an_async_saver_is_read_by_its_async_methods(tmp_path: Path, path: Path) -> None:
@@ -247,39 +255,119 @@ def test_delta_channels_are_rebuilt_from_what_came_in(kind: str, pruned: bool, t
 # Refusals
 
 
-def test_a_thread_with_other_content_is_refused_before_anything_is_stored(path: Path, form: str) -> None:
-    """A target thread that went on, or holds other values under the same ids, is refused by name: nothing of any
-    thread is stored, the store's rows stay what they are."""
+def test_a_thread_with_other_content_is_left_alone_and_the_others_come_in(path: Path, form: str) -> None:
+    """A target thread that went on, or holds other values under the same ids, is refused by name and stays what it is;
+    the threads before and after it come in."""
     source = InMemorySaver()
-    for thread_id in ("a", "b"):
+    for thread_id in ("a", "b", "c"):
         put(source, thread_id, "", "0001", None, {"n": 1})
     with AgentSaver(path) as saver:
         put(saver, "b", "", "0001", None, {"n": 2})
         before = listing(saver, "b")
         with pytest.raises(UsageError, match=r"'b' exists in the target already: .* other content: .*'n'"):
-            bring(form, source, saver)
+            bring(form, source, saver, threads=["b"])
         put(saver, "b", "", "0002", "0001", {"n": 3})
-        with pytest.raises(UsageError, match=r"it has 2 checkpoints, the source's has 1"):
+        with pytest.raises(TransferError, match=r"it has 2 checkpoints, the source's has 1") as left_out:
             bring(form, source, saver)
+        error = pickle.loads(pickle.dumps(left_out.value))
+        assert [(name, type(each)) for name, each in error.refused.items()] == [("b", UsageError)]
+        assert (error.threads, error.checkpoints, error.already_there) == (2, 2, 0)
         assert listing(saver, "b")[1:] == before
+        for thread_id in ("a", "c"):
+            assert listing(saver, thread_id) == listing(source, thread_id)
+        assert bring(form, source, saver, rename={"b": "d"}).already_there == 2
+        assert listing(saver, "d") == listing(source, "b")
+    assert_sound(path)
+
+
+class Broken(InMemorySaver):
+    """A saver of whose threads some can't be read."""
+
+    broken: tuple[str, ...] = ()
+
+    def get_tuple(self, config: Any) -> CheckpointTuple | None:
+        if config["configurable"]["thread_id"] in self.broken:
+            raise LookupError("a row that its serializer doesn't know")
+        return super().get_tuple(config)
+
+    async def aget_tuple(self, config: Any) -> CheckpointTuple | None:
+        return self.get_tuple(config)
+
+
+def test_threads_that_cannot_be_read_do_not_keep_the_others_away(path: Path, form: str) -> None:
+    """The first thread and one in the middle can't be read: all others come in, the error has the source's own
+    exception for each; where none can be read, no database is made."""
+    source = Broken()
+    for thread_id in ("a", "b", "c", "d"):
+        put(source, thread_id, "", "0001", None, {"n": 1})
+    source.broken = ("a", "b", "c", "d")
+    with AgentSaver(path) as saver, pytest.raises(LookupError):
+        bring(form, source, saver)
+    assert not path.exists()
+    source.broken = ("a", "c")
+    with AgentSaver(path) as saver:
+        with pytest.raises(TransferError, match=r"2 of 4 threads were not brought: '[ac]', '[ac]'\.") as left_out:
+            bring(form, source, saver)
+        assert {name: type(each) for name, each in left_out.value.refused.items()} == dict.fromkeys("ac", LookupError)
+        assert "serializer" not in left_out.value.message
+        assert [info.thread_id for info in saver.threads()] == ["b", "d"]
+        with pytest.raises(LookupError):
+            bring(form, source, saver, threads=["c"])
+    assert_sound(path)
+
+
+def test_what_a_callback_raises_ends_a_transfer(path: Path) -> None:
+    """An exception of the progress callback comes through as it is, and no further thread is begun."""
+    source = InMemorySaver()
+    for thread_id in ("a", "b"):
+        put(source, thread_id, "", "0001", None, {"n": 1})
+
+    def fail(now: TransferProgress) -> None:
+        raise CkptError(f"stop at {now.step}")
+
+    with AgentSaver(path) as saver:
+        with pytest.raises(CkptError, match=r"^stop at copying"):
+            transfer(source, saver, progress=fail)
+        (begun,) = saver.threads()
+        assert begun.thread_id.startswith("\x01")
+    assert_sound(path)
+
+
+def test_a_thread_without_an_id_is_named_and_the_others_come_in(path: Path, form: str) -> None:
+    """A source thread whose id is empty is refused by name, the others come in; under another id it comes in too."""
+    source = InMemorySaver()
+    for thread_id in ("", "b"):
+        put(source, thread_id, "", "0001", None, {"n": 1})
+    with AgentSaver(path) as saver:
+        with pytest.raises(TransferError, match=r"thread '' can't keep its id") as left_out:
+            bring(form, source, saver)
+        assert list(left_out.value.refused) == [""]
         assert [info.thread_id for info in saver.threads()] == ["b"]
-        assert bring(form, source, saver, rename={"b": "c"}).threads == 2
-        assert listing(saver, "c") == listing(source, "b")
+        assert bring(form, source, saver, threads=[""], rename={"": "a"}).checkpoints == 1
+        assert [item[1] for item in listing(saver, "a")] == [item[1] for item in listing(source, "")]
     assert_sound(path)
 
 
 def test_a_value_that_cannot_be_kept_is_named_and_its_thread_not_stored(path: Path) -> None:
-    """The error names checkpoint and path; the thread isn't there, the ones before it are."""
-    source = NullSaver()
-    put(source, "t", "", "0001", None, {"good": 1, "bad": {"deep": [lambda: None]}})
-    source.list = lambda config, **_: iter(  # type: ignore[assignment,method-assign]
-        [source.get_tuple({"configurable": {"thread_id": "t", "checkpoint_ns": ""}})]
-    )
+    """The error names checkpoint and path; nothing of the thread is left, nor of the checkpoints before it."""
+
+    class Holding(InMemorySaver):
+        def get_tuple(self, config: Any) -> CheckpointTuple | None:
+            found = super().get_tuple(config)
+            assert found is not None
+            if found.checkpoint["id"] == "0002":
+                found.checkpoint["channel_values"]["bad"] = {"deep": [lambda: None]}
+            return found
+
+    source = Holding()
+    for number in (1, 2):
+        put(source, "t", "", f"000{number}", "0001" if number > 1 else None, {"good": 1, "bad": 1})
     with AgentSaver(path) as saver:
-        with pytest.raises(ValueNotStorableError, match="'0001'") as refused:
+        with pytest.raises(ValueNotStorableError, match="'0002'") as refused:
             transfer(source, saver)
         assert refused.value.path == "channel_values.bad['deep'][0]"
-        assert not saver.exists("t")
+        assert list(saver.threads()) == []
+    assert_sound(path)
 
 
 def test_what_reads_back_otherwise_is_not_brought(path: Path) -> None:
@@ -421,4 +509,70 @@ def test_a_leased_id_is_not_taken(tmp_path: Path, path: Path) -> None:
         with other.lease("u"), pytest.raises(ThreadConflictError):
             saver.import_thread(tmp_path / "t.ackpt", thread_id="u")
         assert saver.import_thread(tmp_path / "t.ackpt", thread_id="u").checkpoints == 1
+    assert_sound(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Slotted:
+    """A class of data without a __dict__."""
+
+    value: Any
+
+
+class Inner(BaseModel):
+    """A model that holds others."""
+
+    inside: Any = None
+
+
+def chain(length: int, end: Any) -> Any:
+    made = end
+    for _ in range(length):
+        made = Inner(inside=made)
+    return made
+
+
+ODD: dict[str, tuple[Callable[[], Any], Any]] = {
+    "quiet NaN": (lambda: Decimal("NaN"), Decimal("-NaN")),
+    "signaling NaN": (lambda: Decimal("sNaN"), Decimal("NaN")),
+    "NaN key": (lambda: {float("nan"): 1, "k": 2}, {float("nan"): 2, "k": 2}),
+    "NaN members": (lambda: {float("nan"), 1}, {float("nan"), 2}),
+    "NaN in slots": (lambda: Slotted(float("nan")), Slotted(1.0)),
+    "array of one NaN": (lambda: numpy.array([float("nan")]), numpy.array([float("nan")], dtype=numpy.float32)),
+    "objects": (lambda: numpy.array([float("nan"), (1,)], dtype=object), numpy.array([1, (1,)], dtype=object)),
+    "bool key": (lambda: {1: "a"}, {True: "a"}),
+    "bool member": (lambda: {1, 2}, {True, 2}),
+    "digits": (lambda: Decimal("1.0"), Decimal("1.00")),
+    "complex": (lambda: complex(float("nan"), 1), complex(float("nan"), 2)),
+    "chain": (lambda: chain(400, 1), chain(400, True)),
+}
+
+
+@pytest.mark.parametrize("name", list(ODD))
+def test_equal_is_told_from_unequal_also_where_python_does_not(name: str) -> None:
+    """NaN in each place it can stand in, deep chains, and what Python takes for equal though its type differs: two
+    separate equal values are the same, and a value that differs a little isn't."""
+    made, other = ODD[name]
+    assert same(made(), made())
+    assert not same(made(), other)
+    assert not same(other, made())
+
+
+@pytest.mark.parametrize("name", ["quiet NaN", "signaling NaN", "NaN key", "NaN members", "NaN in slots"])
+def test_values_that_equal_nothing_come_in(name: str, path: Path) -> None:
+    """A source that gives a new object at each read, with NaN in it: it is transferred, and found there again."""
+    made, _ = ODD[name]
+
+    class Giving(InMemorySaver):
+        def get_tuple(self, config: Any) -> CheckpointTuple | None:
+            found = super().get_tuple(config)
+            assert found is not None
+            found.checkpoint["channel_values"]["n"] = made()
+            return found
+
+    source = Giving()
+    put(source, "t", "", "0001", None, {"n": 1})
+    with AgentSaver(path) as saver:
+        assert transfer(source, saver).already_there == 0
+        assert transfer(source, saver).already_there == 1
     assert_sound(path)

@@ -6,15 +6,16 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from agent_ckpt.cli import render
 from agent_ckpt.cli.threads import AsJson, TargetKey
-from agent_ckpt.errors import UsageError
+from agent_ckpt.errors import CkptError, TransferError, UsageError
 
 if TYPE_CHECKING:
+    from agent_ckpt.reports import TransferReport
     from agent_ckpt.transfers import Progress
 
 _KEY_SIZES = (16, 24, 32)
@@ -42,18 +43,24 @@ def bring(
     """Bring threads in, compare every checkpoint with the source, and print what was brought.
 
     The source is only read. A run that was interrupted is continued by the same command. A thread that is in DB
-    already is left as it is if it is equal, else nothing is changed and the exit code is 2.
+    already is left as it is, whether it is equal or not. A thread that can't be brought is named with the reason, all
+    others are brought, and the exit code is that of the reason, 1 where there are several kinds.
     """
+    from agent_ckpt.sqlite import target
+
     if not os.path.isfile(source):
         raise UsageError(f"there is no file {source}", path=source)
-    if os.path.exists(db) and os.path.samefile(source, db):
+    into = target.parse(db, create=True)
+    if into.memory:
+        raise UsageError(f"{db} would be gone when the command ends; name a file for DB")
+    if os.path.exists(into.path) and os.path.samefile(source, into.path):
         raise UsageError(f"{source} and {db} are the same file; name another one for DB")
     if _is_portable(source):
         if threads or key:
             raise UsageError(f"{source} holds one thread, in clear: --thread and --key don't apply to it")
-        _bring_portable(source, db, db_key, as_id, as_json)
+        _bring_portable(source, db, db_key, as_id, as_json, into.path)
     else:
-        _bring_official(source, db, db_key, threads, as_id, key, as_json)
+        _bring_official(source, db, db_key, threads, as_id, key, as_json, into.path)
 
 
 def read_key(spec: str | None) -> bytes | None:
@@ -92,13 +99,13 @@ def _is_portable(path: str) -> bool:
         return file.read(len(MAGIC)) == MAGIC
 
 
-def _bring_portable(source: str, db: str, db_key: str | None, as_id: str | None, as_json: bool) -> None:
+def _bring_portable(source: str, db: str, db_key: str | None, as_id: str | None, as_json: bool, path: str) -> None:
     from agent_ckpt import AgentSaver
 
     with AgentSaver(db, key=db_key) as saver:
         report = saver.import_thread(source, thread_id=as_id)
     facts = {"thread": report.thread_id, "checkpoints": report.checkpoints, "task writes": report.writes}
-    print_facts({**facts, "bytes before": report.size, "bytes after": _size(db)}, "checked, whole", as_json)
+    print_facts({**facts, "bytes before": report.size, "bytes after": _size(path)}, "checked, whole", as_json)
 
 
 def _bring_official(
@@ -109,6 +116,7 @@ def _bring_official(
     as_id: str | None,
     key: str | None,
     as_json: bool,
+    path: str,
 ) -> None:
     from agent_ckpt import AgentSaver, OfficialFile
     from agent_ckpt.transfers import transfer
@@ -120,21 +128,47 @@ def _bring_official(
                 raise UsageError(f"--as names one thread, {len(threads)} are to be brought; choose one with --thread")
         rename = {threads[0]: as_id} if threads and as_id is not None else None
         before = file.size
+        report: TransferReport | TransferError
         with AgentSaver(db, key=db_key) as saver, _progress() as progress:
-            report = transfer(file, saver, threads=threads, rename=rename, progress=progress)
+            try:
+                report = transfer(file, saver, threads=threads, rename=rename, progress=progress)
+            except TransferError as exc:
+                report = exc
     facts: dict[str, Any] = {
         "threads": report.threads,
         "checkpoints": report.checkpoints,
         "pending writes": report.writes,
         "already there": report.already_there,
         "bytes before": before,
-        "bytes after": _size(db),
+        "bytes after": _size(path),
     }
+    if isinstance(report, TransferError):
+        _tell_refused(report, facts, as_json)
     print_facts(facts, "all equal", as_json)
 
 
-def _size(db: str) -> int:
-    return sum(os.path.getsize(db + suffix) for suffix in ("", "-wal") if os.path.exists(db + suffix))
+def _tell_refused(error: TransferError, facts: dict[str, Any], as_json: bool) -> NoReturn:
+    """Print what was brought, and each thread that wasn't with its reason; end with the code of the reason."""
+    reasons = {thread_id: _reason(exc) for thread_id, exc in error.refused.items()}
+    facts["not brought"] = len(reasons)
+    verdict = f"not all: {len(reasons)} left out, the others are equal"
+    if as_json:
+        listed = [{"thread": thread_id, "reason": reason} for thread_id, reason in reasons.items()]
+        print_facts({**facts, "refused": listed}, verdict, as_json)
+    else:
+        print_facts(facts, verdict, as_json)
+    for thread_id, reason in reasons.items():
+        print(f"agent-ckpt: not brought: {render.safe(repr(thread_id), 200)}: {reason}", file=sys.stderr)
+    codes = {exc.exit_code if isinstance(exc, CkptError) else 1 for exc in error.refused.values()}
+    raise typer.Exit(codes.pop() if len(codes) == 1 else 1)
+
+
+def _reason(exc: Exception) -> str:
+    return render.one_line(exc) if isinstance(exc, CkptError) else type(exc).__name__
+
+
+def _size(path: str) -> int:
+    return sum(os.path.getsize(path + suffix) for suffix in ("", "-wal") if os.path.exists(path + suffix))
 
 
 def print_facts(facts: dict[str, Any], verdict: str, as_json: bool) -> None:

@@ -179,7 +179,7 @@ def _rename_checkpoint(
 
 def exists_already(thread_id: str, what: str) -> UsageError:
     return UsageError(
-        f"thread {thread_id!r} exists in the target already: {what}. Nothing was changed. Delete it there first, or "
-        f"bring the thread under another id.",
+        f"thread {thread_id!r} exists in the target already: {what}. It was left as it is. Delete it there first, "
+        f"or bring the thread under another id.",
         thread_id=thread_id,
     )
