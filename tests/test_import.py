@@ -29,7 +29,17 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command
 
-from agent_ckpt import AgentSaver, CkptError, CorruptionError, FormatError, OfficialFile, UsageError, transfer
+from agent_ckpt import (
+    AgentSaver,
+    CkptError,
+    CorruptionError,
+    FormatError,
+    OfficialFile,
+    Unresolved,
+    UnresolvedTypeError,
+    UsageError,
+    transfer,
+)
 from agent_ckpt.cli.app import main
 from tests import official_graphs as graphs
 from tests.bench.agents import build as build_bench
@@ -334,6 +344,51 @@ def test_a_row_that_names_a_callable_runs_nothing(source: Path, path: Path, tmp_
         except CkptError:
             pass
     assert not marker.exists()
+
+
+def test_values_that_cannot_be_made_again_come_in_as_their_bytes(tmp_path: Path, path: Path) -> None:
+    """An array of objects, whose official form is addresses, a pattern that doesn't compile, a set of what can't be
+    hashed: the thread comes in with their bytes, in values and pending writes; reading names what they are, and
+    "keep" gives them beside the other values. Where an extension isn't even msgpack, the row is damaged."""
+    import ormsgpack
+
+    source = tmp_path / "odd.sqlite"
+    odd = {
+        "numpy:ndarray": ormsgpack.Ext(6, ormsgpack.packb(("|O", (2,), "C", b"\0" * 16))),
+        "re:compile": ormsgpack.Ext(1, ormsgpack.packb(("re", "compile", ("(", 0)))),
+        "builtins:set": ormsgpack.Ext(0, ormsgpack.packb(("builtins", "set", [{"a": 1}]))),
+        "uuid:UUID": ormsgpack.Ext(0, ormsgpack.packb(("uuid", "UUID", "none"))),
+    }
+    broken = ormsgpack.Ext(0, b"\xc1")
+    saver = official(source)
+    with closing(saver.conn):
+        for name in (*odd, "broken"):
+            put = saver.put({"configurable": {"thread_id": name, "checkpoint_ns": ""}}, empty_checkpoint(), {}, {})
+            saver.put_writes(put, [("v", 1)], "task")
+    for name, value in (*odd.items(), ("broken", broken)):
+        values = {"v": {"deep": [value]}, "n": 1}
+        row = {**empty_checkpoint(), "channel_values": values, "channel_versions": {"v": 1, "n": 1}}
+        with closing(sqlite3.connect(source)) as connection:
+            sql = "SELECT checkpoint_id FROM checkpoints WHERE thread_id = ?"
+            (row["id"],) = connection.execute(sql, (name,)).fetchone()
+        change(source, "UPDATE checkpoints SET checkpoint = ? WHERE thread_id = ?", ormsgpack.packb(row), name)
+        change(source, "UPDATE writes SET value = ? WHERE thread_id = ?", ormsgpack.packb([value]), name)
+    done = cli("import", str(source), str(path))
+    assert (done.returncode, done.stderr.count("\n")) == (5, 1), done.stderr
+    assert "'broken': the row" in done.stderr
+    assert_sound(path)
+    keep: dict[str, Any] = {"on_unresolved": "keep", "on_schema_change": "ignore"}
+    with AgentSaver(path) as strict, AgentSaver(path, **keep) as keeping:
+        for name in odd:
+            with pytest.raises(UnresolvedTypeError, match="can't be made of what is stored") as refused:
+                strict.get_tuple(graphs.config(name))
+            assert refused.value.type_name == name
+            found = keeping.get_tuple(graphs.config(name))
+            assert found is not None
+            assert found.checkpoint["channel_values"]["n"] == 1
+            kept = (found.checkpoint["channel_values"]["v"]["deep"][0], found.pending_writes[0][2][0])
+            assert [type(each) for each in kept] == [Unresolved, Unresolved]
+    assert cli("import", str(source), str(path), "--thread", "re:compile").stdout.splitlines()[-1] == "all equal"
 
 
 # What is no official file

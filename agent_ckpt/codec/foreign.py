@@ -90,7 +90,7 @@ class ForeignReader(Reader):
             return _DeltaSnapshot(inside)
         if code == NUMPY:
             dtype, shape, order, raw = inside
-            return numeric.build(dtype, shape, order, raw)
+            return _attempt("numpy:ndarray", numeric.build, dtype, shape, order, raw)
         module, name, given, *method = inside
         if type(module) is not str or type(name) is not str:
             raise ValueError("a class is named by something else than text")
@@ -101,8 +101,26 @@ def construct(code: int, module: str, name: str, given: Any, method: Any, gate: 
     """What a named class and its arguments stand for.
 
     Raises:
-        UnresolvedError: when the class is not there, or is none of data.
+        UnresolvedError: when the class is not there, is none of data, or doesn't take what is stored.
     """
+    return _attempt(f"{module}:{name}", _construct, code, module, name, given, method, gate)
+
+
+def _attempt(label: str, make: Callable[..., Any], *given: Any) -> Any:
+    """Make a value of parts that could be read; if that fails its bytes are whole all the same."""
+    try:
+        return make(*given)
+    except (UnresolvedError, RecursionError, MemoryError):
+        raise
+    except Exception as exc:
+        raise UnresolvedError(
+            label,
+            f"it can't be made of what is stored ({type(exc).__name__})",
+            'read with on_unresolved="keep", which leaves what is stored as it is',
+        ) from exc
+
+
+def _construct(code: int, module: str, name: str, given: Any, method: Any, gate: Gate) -> Any:
     make = _TABLE.get((code, module, name))
     if make is not None and (code != METHOD or method == "fromisoformat"):
         return make(given)
