@@ -49,22 +49,11 @@ if TYPE_CHECKING:
     from agent_ckpt.idempotency import idempotency_key
     from agent_ckpt.key_work import KeyStatus, Rotation
     from agent_ckpt.leases import Lease
-    from agent_ckpt.model import (
-        Captured,
-        Check,
-        CheckReport,
-        Finding,
-        LeaseInfo,
-        SchemaChange,
-        ThreadCheck,
-        ThreadInfo,
-        VerifyReport,
-        WalPin,
-        WalStatus,
-    )
+    from agent_ckpt.model import Check, Finding, LeaseInfo, ThreadInfo, VerifyReport, WalPin, WalStatus
     from agent_ckpt.official_file import OfficialFile
     from agent_ckpt.options import Options
     from agent_ckpt.portable_ops import PortableReport
+    from agent_ckpt.reports import Captured, CheckReport, SchemaChange, ThreadCheck
     from agent_ckpt.retrying import ainvoke, invoke
     from agent_ckpt.saver import AgentSaver
     from agent_ckpt.transfers import TransferProgress, TransferReport, atransfer, transfer
@@ -97,14 +86,14 @@ _HOMES = {
     "WalStatus": "model",
     "BusyError": "errors",
     "CaptureWarning": "errors",
-    "Captured": "model",
-    "CheckReport": "model",
+    "Captured": "reports",
+    "CheckReport": "reports",
     "Guard": "compat_ops",
     "MigrationError": "errors",
-    "SchemaChange": "model",
+    "SchemaChange": "reports",
     "SchemaChangeError": "errors",
     "SchemaChangeWarning": "errors",
-    "ThreadCheck": "model",
+    "ThreadCheck": "reports",
     "CkptError": "errors",
     "ClosedError": "errors",
     "CorruptionError": "errors",

@@ -11,7 +11,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from agent_ckpt.errors import SchemaChangeError, SchemaChangeWarning
-from agent_ckpt.model import SchemaChange
+from agent_ckpt.reports import SchemaChange
 
 OnChange = Literal["ignore", "warn", "raise"]
 

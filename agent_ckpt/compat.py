@@ -17,8 +17,9 @@ from agent_ckpt.carrier import place_of, thread_id_of
 from agent_ckpt.core import compat, read
 from agent_ckpt.core.hot import HotThread
 from agent_ckpt.errors import CaptureWarning, CkptError, UsageError
-from agent_ckpt.model import CAPTURE, Captured, CheckReport, Place, SchemaChange, ThreadCheck, ThreadRow
+from agent_ckpt.model import CAPTURE, Place, ThreadRow
 from agent_ckpt.planning import Reading
+from agent_ckpt.reports import Captured, CheckReport, SchemaChange, ThreadCheck
 from agent_ckpt.steps import Call, Steps
 from agent_ckpt.work import Store, Thread
 

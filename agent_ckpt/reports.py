@@ -1,0 +1,107 @@
+"""What is told about a graph that changed, and about what was captured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChange:
+    """One difference between what is stored and a graph.
+
+    Attributes:
+        kind: of those that the graph can't go on with, `"pending_node_gone"` (a task waits for a node
+            that the graph hasn't), `"pending_write_gone"` (a finished task wrote to a channel that the
+            graph hasn't), `"unloadable"` (a channel can't take its stored value) and `"unresolved"` (a
+            stored class isn't there). Of the others, `"channel_removed"`, `"channel_added"`,
+            `"channel_retyped"` and `"node_removed"`.
+        name: the node, channel or class.
+        detail: what was found.
+    """
+
+    kind: str
+    name: str
+    detail: str
+
+    @property
+    def fatal(self) -> bool:
+        """Whether the graph can't go on without losing something."""
+        return self.kind in ("pending_node_gone", "pending_write_gone", "unloadable", "unresolved")
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadCheck:
+    """What `AgentSaver.check` found of one thread; true when the graph can go on from its head.
+
+    Attributes:
+        thread_id: the thread.
+        checkpoint_id: its head (latest checkpoint), or None where it has only pending writes.
+        changes: the differences, those of subgraphs with their namespace before the name.
+        error: why the head can't be read at all, or None.
+    """
+
+    thread_id: str
+    checkpoint_id: str | None
+    changes: tuple[SchemaChange, ...] = ()
+    error: str | None = None
+
+    def __bool__(self) -> bool:
+        return self.error is None and not any(change.fatal for change in self.changes)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Channels of the graph that the thread has no value of."""
+        return self._of("channel_added")
+
+    @property
+    def extra(self) -> tuple[str, ...]:
+        """Channels with a stored value that the graph hasn't."""
+        return self._of("channel_removed")
+
+    @property
+    def unresolved(self) -> tuple[str, ...]:
+        """Stored classes that aren't there."""
+        return self._of("unresolved")
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """Nodes that aren't there and that a task waits for."""
+        return self._of("pending_node_gone")
+
+    def _of(self, kind: str) -> tuple[str, ...]:
+        return tuple(change.name for change in self.changes if change.kind == kind)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What `AgentSaver.check` found; true when the graph can go on from the head of every thread.
+
+    Attributes:
+        threads: one entry for each thread.
+    """
+
+    threads: tuple[ThreadCheck, ...]
+
+    def __bool__(self) -> bool:
+        return all(self.threads)
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """What `AgentSaver.restore_captured` found at a checkpoint, by the names given in `capture`.
+
+    Attributes:
+        values: what is stored of each capture.
+        restored: the captures that were put back.
+        missing: declared now, and absent from the checkpoint.
+        undeclared: stored with the checkpoint, and not declared now.
+        finished_tasks: tasks whose writes stand on the checkpoint: they ran after the capture, and
+            won't run again, so what they drew is drawn once more.
+    """
+
+    values: dict[str, Any]
+    restored: tuple[str, ...]
+    missing: tuple[str, ...]
+    undeclared: tuple[str, ...]
+    finished_tasks: int
