@@ -154,7 +154,7 @@ class WritesRow(NamedTuple):
     secret: bytes
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True)
 class Body:
     """What a checkpoint's frame holds.
 
@@ -177,7 +177,7 @@ class Body:
     rest: bytes | None
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True)
 class TaskWrites:
     """What the frame of one put_writes call holds: a task's writes, in order.
 
@@ -191,7 +191,7 @@ class TaskWrites:
     writes: list[tuple[int, str, Ref]]
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True)
 class History:
     """What a kept checkpoint remembers of its pruned ancestors, per DeltaChannel.
 

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agent_ckpt.backend import Factory
 from agent_ckpt.carrier import thread_id_of
-from agent_ckpt.core import credentials, manage
+from agent_ckpt.core import manage
 from agent_ckpt.core.put import ReplanError
 from agent_ckpt.errors import SealError, UsageError
-from agent_ckpt.later import Later
 from agent_ckpt.model import Body, Finding, ThreadInfo, VerifyReport
 from agent_ckpt.planning import Reading
+from agent_ckpt.seldom import credentials, pruning, verifying
 from agent_ckpt.steps import Call, Steps
 from agent_ckpt.work import PLANS_AT_MOST, Store, Thread, replanned
-
-if TYPE_CHECKING:
-    from agent_ckpt.core import prune as pruning
-    from agent_ckpt.core import verify as verifying
-else:
-    pruning = Later("agent_ckpt.core.prune")
-    verifying = Later("agent_ckpt.core.verify")
 
 
 def exists(thread: Thread) -> Steps[bool]:

@@ -6,7 +6,7 @@ import gc
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -27,19 +27,14 @@ from agent_ckpt.core.hot import HotCache, HotThread
 from agent_ckpt.core.put import ReplanError, Written
 from agent_ckpt.core.session import Session, busy, overtaken
 from agent_ckpt.errors import ThreadConflictError, UnavailableError, UsageError
-from agent_ckpt.later import Later
 from agent_ckpt.metadata import metadata_of
 from agent_ckpt.model import Place
 from agent_ckpt.options import Options
 from agent_ckpt.planning import Planning, Reading
 from agent_ckpt.running_code import RunningCode
 from agent_ckpt.runs import Runs
+from agent_ckpt.seldom import delta
 from agent_ckpt.steps import Call, Steps
-
-if TYPE_CHECKING:
-    from agent_ckpt.core import delta
-else:
-    delta = Later("agent_ckpt.core.delta")
 
 log = logging.getLogger("agent_ckpt")
 

@@ -187,10 +187,10 @@ def test_rows_that_belong_to_nothing(two: Path) -> None:
     with AgentSaver(two, key=KEY) as saver:
         assert [each.kind for each in saver.verify().findings] == ["orphan"]
     put_back(two, "vaults", kept)
-    edit(two, "UPDATE store SET sequence = 1")
+    edit(two, "UPDATE this_store SET sequence = 1")
     with AgentSaver(two, key=KEY) as saver:
         assert any("commit sequence" in each.detail for each in saver.verify().findings)
-    edit(two, "UPDATE store SET sequence = 1000")
+    edit(two, "UPDATE this_store SET sequence = 1000")
 
 
 def test_another_key(two: Path, form: str) -> None:
