@@ -49,11 +49,22 @@ if TYPE_CHECKING:
     from agent_ckpt.idempotency import idempotency_key
     from agent_ckpt.key_work import KeyStatus, Rotation
     from agent_ckpt.leases import Lease
-    from agent_ckpt.model import Check, Finding, LeaseInfo, ThreadInfo, VerifyReport, WalPin, WalStatus
     from agent_ckpt.official_file import OfficialFile
     from agent_ckpt.options import Options
     from agent_ckpt.portable_ops import PortableReport
-    from agent_ckpt.reports import Captured, CheckReport, SchemaChange, ThreadCheck
+    from agent_ckpt.reports import (
+        Captured,
+        Check,
+        CheckReport,
+        Finding,
+        LeaseInfo,
+        SchemaChange,
+        ThreadCheck,
+        ThreadInfo,
+        VerifyReport,
+        WalPin,
+        WalStatus,
+    )
     from agent_ckpt.retrying import ainvoke, invoke
     from agent_ckpt.saver import AgentSaver
     from agent_ckpt.transfers import TransferProgress, TransferReport, atransfer, transfer
@@ -66,7 +77,7 @@ _HOMES = {
     "register_codec": "codec.registry",
     "AgentSaver": "saver",
     "Options": "options",
-    "Check": "model",
+    "Check": "reports",
     "Keyring": "codec.keyring",
     "KeyStatus": "key_work",
     "Rotation": "key_work",
@@ -76,14 +87,14 @@ _HOMES = {
     "TransferReport": "transfers",
     "atransfer": "transfers",
     "transfer": "transfers",
-    "Finding": "model",
+    "Finding": "reports",
     "Lease": "leases",
-    "LeaseInfo": "model",
+    "LeaseInfo": "reports",
     "Turn": "turns",
-    "ThreadInfo": "model",
-    "VerifyReport": "model",
-    "WalPin": "model",
-    "WalStatus": "model",
+    "ThreadInfo": "reports",
+    "VerifyReport": "reports",
+    "WalPin": "reports",
+    "WalStatus": "reports",
     "BusyError": "errors",
     "CaptureWarning": "errors",
     "Captured": "reports",

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Self
 from agent_ckpt.carrier import SessionThreadId, thread_id_of
 from agent_ckpt.errors import CkptError, UsageError
 from agent_ckpt.later import Later
-from agent_ckpt.model import LeaseInfo, LeaseRow
+from agent_ckpt.model import LeaseRow
 from agent_ckpt.plumbing import Plumbing
+from agent_ckpt.reports import LeaseInfo
 from agent_ckpt.steps import Call, Pause, Steps
 from agent_ckpt.work import Store, Thread
 

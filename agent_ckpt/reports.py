@@ -1,9 +1,46 @@
-"""What is told about a graph that changed, and about what was captured."""
+"""What the saver's methods tell about a store: small frozen types, no I/O."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadInfo:
+    """One line of `AgentSaver.threads()`.
+
+    Attributes:
+        thread_id: the thread.
+        revision: commit sequence of its last accepted write.
+        checkpoints, namespaces: how many it has.
+        updated: ISO 8601 time of its newest checkpoint, or None when it has only pending writes
+            or the newest can't be read.
+    """
+
+    thread_id: str
+    revision: int
+    checkpoints: int
+    namespaces: int
+    updated: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseInfo:
+    """One line of `AgentSaver.leases()`.
+
+    Attributes:
+        thread_id: the thread.
+        fence: the lease's number; a later lease has a larger one.
+        holder: who holds it.
+        since, expires_at: seconds since the epoch: when it was taken, and until when it holds.
+    """
+
+    thread_id: str
+    fence: int
+    holder: str
+    since: float
+    expires_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +142,84 @@ class Captured:
     missing: tuple[str, ...]
     undeclared: tuple[str, ...]
     finished_tasks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fault that `verify` found.
+
+    Attributes:
+        kind: `"damaged"`, `"missing"`, `"undecodable"`, `"orphan"` or `"file"`.
+        thread_id, checkpoint_ns, checkpoint_id: where, as far as it applies.
+        detail: what is wrong.
+    """
+
+    kind: str
+    thread_id: str | None
+    checkpoint_ns: str | None
+    checkpoint_id: str | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What `verify` looked at and found. It is true when nothing is wrong."""
+
+    threads: int
+    checkpoints: int
+    writes: int
+    blobs: int
+    findings: tuple[Finding, ...]
+
+    def __bool__(self) -> bool:
+        return not self.findings
+
+
+@dataclass(frozen=True, slots=True)
+class WalPin:
+    """A process with a read transaction, which keeps the WAL from being cut.
+
+    Attributes:
+        pid: its process id.
+        command: its name, "this one" for the caller's own process, "" where it can't be told.
+    """
+
+    pid: int
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class WalStatus:
+    """The WAL of a database.
+
+    Attributes:
+        journal: "wal"; "litestream" (WAL mode, folded by Litestream); "rollback" or "memory", which have no WAL.
+        bytes: size of the -wal file.
+        pages: pages in it; those of an older content that is still to be written over aren't counted.
+        pages_left: those of them that are not in the database file yet.
+        pinned_by: the processes that read the database now, where the system tells (Linux).
+        pinned_for_s: for how many seconds, at least, readers have kept this saver from cutting the WAL; None if
+            they don't, or if it has not tried.
+    """
+
+    journal: str
+    bytes: int
+    pages: int
+    pages_left: int
+    pinned_by: tuple[WalPin, ...] = ()
+    pinned_for_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of what `doctor` found.
+
+    Attributes:
+        name: what was looked at, such as "engine".
+        state: "ok"; "note", which is good to know; "wrong", which should be changed.
+        text: what was found, and what to do about it.
+    """
+
+    name: str
+    state: str
+    text: str

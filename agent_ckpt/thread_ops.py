@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from agent_ckpt import credential_work, thread_work
-from agent_ckpt.model import ThreadInfo, VerifyReport
 from agent_ckpt.plumbing import Plumbing
+from agent_ckpt.reports import ThreadInfo, VerifyReport
 from agent_ckpt.work import Thread
 
 

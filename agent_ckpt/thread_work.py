@@ -11,8 +11,9 @@ from agent_ckpt.carrier import thread_id_of
 from agent_ckpt.core import manage
 from agent_ckpt.core.put import ReplanError
 from agent_ckpt.errors import SealError, UsageError
-from agent_ckpt.model import Body, Finding, ThreadInfo, VerifyReport
+from agent_ckpt.model import Body
 from agent_ckpt.planning import Reading
+from agent_ckpt.reports import Finding, ThreadInfo, VerifyReport
 from agent_ckpt.seldom import credentials, pruning, verifying
 from agent_ckpt.steps import Call, Steps
 from agent_ckpt.work import PLANS_AT_MOST, Store, Thread, replanned

@@ -17,9 +17,10 @@ from agent_ckpt.codec.portable import Portable
 from agent_ckpt.core import bring, manage, portable, read
 from agent_ckpt.core.hot import HotCache
 from agent_ckpt.errors import CorruptionError, UsageError
-from agent_ckpt.model import Place, ThreadInfo
+from agent_ckpt.model import Place
 from agent_ckpt.official_file import OfficialFile
 from agent_ckpt.planning import Planning, Reading
+from agent_ckpt.reports import ThreadInfo
 from agent_ckpt.same import difference
 from agent_ckpt.saver import AgentSaver
 from agent_ckpt.sources import Item, Key, SaverSource, Source, oldest_first

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agent_ckpt.model import Check, WalStatus
 from agent_ckpt.plumbing import Plumbing
+from agent_ckpt.reports import Check, WalStatus
 
 
 class WalOps(Plumbing):

@@ -183,7 +183,8 @@ class Forger(AgentSaver):
         if type(codec) is not Forging:
             made = Forging.__new__(Forging)
             made._serde, made._gate, made.splits, Forging.body = codec._serde, codec._gate, True, self.body
-            object.__setattr__(store, "codec", made)
+            store = store._replace(codec=made)
+            self._made = (self.serde, store)
         return store
 
 

@@ -12,7 +12,8 @@ from agent_ckpt.core.rebuild import own
 from agent_ckpt.core.rows import next_sequence, thread_row
 from agent_ckpt.core.session import leased
 from agent_ckpt.errors import ThreadConflictError
-from agent_ckpt.model import LeaseInfo, LeaseRow, Place, ThreadRow
+from agent_ckpt.model import LeaseRow, Place, ThreadRow
+from agent_ckpt.reports import LeaseInfo
 
 WAITER_TTL_S = 30.0
 """A waiter that has not asked for so long has given up, or its process is frozen."""

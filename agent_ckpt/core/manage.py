@@ -23,7 +23,8 @@ from agent_ckpt.core.rows import (
     thread_row,
 )
 from agent_ckpt.errors import UsageError
-from agent_ckpt.model import CheckpointRow, Place, Secret, ThreadInfo, ThreadRow
+from agent_ckpt.model import CheckpointRow, Place, Secret, ThreadRow
+from agent_ckpt.reports import ThreadInfo
 
 _PAGE = 1000
 

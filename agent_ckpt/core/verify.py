@@ -12,7 +12,8 @@ from agent_ckpt.codec.values import DecodeError, ValueCodec
 from agent_ckpt.core.manage import find_thread
 from agent_ckpt.core.rebuild import mismatches
 from agent_ckpt.core.rows import checkpoint_row, first_blob, last_blob, shown, writes_row
-from agent_ckpt.model import CheckpointRow, Entry, Finding, Place, Ref, ThreadRow, VerifyReport
+from agent_ckpt.model import CheckpointRow, Entry, Place, Ref, ThreadRow
+from agent_ckpt.reports import Finding, VerifyReport
 
 _PAGE = 1000
 _VALUES = (frame.PLAIN, frame.MESSAGE, frame.SERDE, frame.TYPED)

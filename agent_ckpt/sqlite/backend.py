@@ -13,8 +13,8 @@ from typing import Any
 
 from agent_ckpt.backend import Factory, T
 from agent_ckpt.errors import ClosedError, FormatError, UnavailableError, UsageError
-from agent_ckpt.model import Check, WalStatus
 from agent_ckpt.options import Options
+from agent_ckpt.reports import Check, WalStatus
 from agent_ckpt.sqlite import care, connect, engine, errors, files, fork, guard, place, schema, target, versions, wal
 from agent_ckpt.sqlite.aio import LoopReaders, in_thread
 from agent_ckpt.sqlite.board import RunBoard

@@ -6,8 +6,8 @@ import time
 from typing import Protocol
 
 from agent_ckpt.errors import CkptError, UsageError, WalPinnedError
-from agent_ckpt.model import Check, WalStatus
 from agent_ckpt.options import Options
+from agent_ckpt.reports import Check, WalStatus
 from agent_ckpt.sqlite import doctor, pins
 from agent_ckpt.sqlite.engine import Engine
 from agent_ckpt.sqlite.group import Handle

@@ -7,8 +7,8 @@ import stat
 import sys
 from collections.abc import Iterator
 
-from agent_ckpt.model import Check, WalStatus
 from agent_ckpt.options import Options
+from agent_ckpt.reports import Check, WalStatus
 from agent_ckpt.sqlite import files, mounts, pins
 from agent_ckpt.sqlite.engine import STANDARD, Engine
 from agent_ckpt.sqlite.wal import Limits

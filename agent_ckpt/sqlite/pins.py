@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from agent_ckpt.model import WalPin
+from agent_ckpt.reports import WalPin
 from agent_ckpt.sqlite import files
 
 TABLE = "/proc/locks"

@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from agent_ckpt.errors import PoisonedError
-from agent_ckpt.model import WalStatus
 from agent_ckpt.options import Options
+from agent_ckpt.reports import WalStatus
 from agent_ckpt.sqlite import connect, engine, errors, files, pins
 
 log = logging.getLogger("agent_ckpt")
