@@ -195,7 +195,7 @@ class Forging(ValueCodec):
     def encode(self, value: Any) -> bytes:
         return self.body if value == "FORGED" else super().encode(value)
 
-    def encode_many(self, values: Any) -> list[bytes]:
+    def encode_many(self, values: Any, first: int = 0) -> list[bytes]:
         return [self.encode(value) for value in values]
 
 
