@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypedDict
 
+import attrs
 import numpy as np
 import pytest
 from langchain_core import messages as lc
@@ -25,11 +26,13 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Interrupt, Send, interrupt
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, PrivateAttr, create_model
 
 import agent_ckpt
 from agent_ckpt import AgentSaver, Unresolved, UnresolvedTypeError, UsageError, ValueNotStorableError
 from agent_ckpt.codec import frame, registry
+from agent_ckpt.codec.encoder import Unstorable
+from agent_ckpt.codec.gate import UnresolvedError
 from agent_ckpt.codec.values import ValueCodec
 from tests import typed_kinds as kinds
 from tests.conftest import Api
@@ -573,6 +576,83 @@ def test_fields_gained_and_lost(module: Any) -> None:
     for body, told in ((stored[1], "needed"), (stored[2], "no member")):
         with pytest.raises(Exception, match=told):
             codec().decode(body)
+
+
+class _Made:
+    pass
+
+
+def _gains(form: str) -> type:
+    """A class `mymod:A` that has gained what only its own code can make."""
+
+    @dataclasses.dataclass
+    class D:
+        x: int
+        fresh: Any = dataclasses.field(default_factory=_Made)
+
+    @dataclasses.dataclass(slots=True)
+    class S:
+        x: int
+        needed: int
+
+    class M(BaseModel):
+        x: int
+        fresh: Any = Field(default_factory=_Made)
+
+    class P(BaseModel):
+        x: int
+        _fresh: Any = PrivateAttr(default_factory=_Made)
+
+    @attrs.define
+    class A:
+        x: int
+        fresh: Any = attrs.Factory(_Made)
+
+    return {"dataclass": D, "slots": S, "model": M, "private": P, "attrs": A}[form]
+
+
+@pytest.mark.parametrize("kind", ["dataclass", "slots", "model", "private", "attrs"])
+def test_no_object_is_half_built(module: Any, kind: str) -> None:
+    """A field that only code of the class can make is told of, and never just lacks in the object."""
+    new = _gains(kind)
+    old: Any = BaseModel if issubclass(new, BaseModel) else object
+    module.A = type("A", (old,), {"__annotations__": {"x": int}, "__module__": "mymod", "__qualname__": "A"})
+    if old is object:
+        module.A = attrs.define(module.A) if kind == "attrs" else dataclasses.dataclass(module.A)
+    module.A.__module__, module.A.__qualname__ = "mymod", "A"
+    body = codec().encode(module.A(x=1))
+    new.__module__, new.__qualname__ = "mymod", "A"
+    module.A = new
+    with pytest.raises(UnresolvedError, match="has gained the (field|private attribute) '_?(fresh|needed)'"):
+        codec().decode(body)
+
+
+def test_a_gained_default_is_each_objects_own(module: Any) -> None:
+    """A mutable default that a model gained is copied for each object, as pydantic does: none shares the class's."""
+    module.A = create_model("A", x=(int, 0), __module__="mymod")
+    bodies = [codec().encode(module.A(x=at)) for at in (1, 2)]
+
+    class A(BaseModel):
+        x: int
+        more: list[int] = [1]
+        _own: dict[str, list[int]] = {"k": [1]}
+
+    A.__module__, A.__qualname__ = "mymod", "A"
+    module.A = A
+    first, second = codec().decode_many(bodies)
+    first.more.append(2)
+    first._own["k"].append(2)
+    assert (second.more, second._own) == ([1], {"k": [1]})
+    fresh = A(x=3)
+    assert (fresh.more, fresh._own) == ([1], {"k": [1]})
+
+
+def test_an_object_that_lacks_a_field_is_refused() -> None:
+    """What could not be rebuilt later is refused when it is stored."""
+    value = Frozen(1, [2])
+    object.__delattr__(value, next(iter(vars(value))) if hasattr(value, "__dict__") else value.__slots__[0])
+    with pytest.raises(Unstorable, match="lacks its field"):
+        codec().encode(value)
 
 
 def test_classes_of_the_main_module(tmp_path: Path) -> None:

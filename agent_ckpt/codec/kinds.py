@@ -7,11 +7,14 @@ model, or one of a few plain classes of LangGraph; and if neither it nor a base 
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import enum
+import functools
 import sys
 import types
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel
@@ -48,7 +51,7 @@ PLAIN_CLASSES = {
     ("pydantic.types", "SecretStr"),
     ("pydantic.types", "SecretBytes"),
 }
-UNDEFINED = PydanticUndefined
+_NO_DEFAULT = "which has no default, or one that only code of the class can make"
 _new = object.__new__
 _set = object.__setattr__
 
@@ -63,11 +66,11 @@ class Shape:
     Attributes:
         kind: FIELDS, NAMED_TUPLE or ENUM.
         slots: the descriptors of its slots by name.
-        defaults: what a field that isn't in the stored state gets: a value or a builtin factory.
-        required: fields of a pydantic model that have no default.
+        fields: what fields get that aren't in the stored state.
+        private: the same for a pydantic model's private attributes.
     """
 
-    __slots__ = ("defaults", "has_dict", "kind", "required", "slots")
+    __slots__ = ("fields", "has_dict", "kind", "private", "slots")
 
     def __init__(self, cls: type, kind: int) -> None:
         self.kind = kind
@@ -76,7 +79,31 @@ class Shape:
             if base is not BaseModel:
                 self.slots.update({name: found for name, found in vars(base).items() if type(found) is _SLOT})
         self.has_dict = cls.__dictoffset__ != 0
-        self.defaults, self.required = _defaults(cls)
+        self.fields = Gained.of(_fields_of(cls) if kind in (FIELDS, MODEL) else ())
+        self.private = Gained.of(_private_of(cls) if kind == MODEL else ())
+
+
+class Gained(NamedTuple):
+    """What parts get that aren't in the stored state.
+
+    Attributes:
+        makers: makes the default of each that has one, by name.
+        required: those that have none which can be had without running code of the class.
+    """
+
+    makers: dict[str, Callable[[], Any]]
+    required: frozenset[str]
+
+    @classmethod
+    def of(cls, found: Iterator[tuple[str, Callable[[], Any] | None]] | tuple[()]) -> Gained:
+        """Of names, and what makes the default of each or None."""
+        named = dict(found)
+        makers = {name: make for name, make in named.items() if make is not None}
+        return cls(makers, frozenset(named.keys() - makers.keys()))
+
+    def missing(self, there: Any) -> str | None:
+        """The first required one that isn't there, or None."""
+        return None if self.required <= there else min(self.required - there)
 
 
 _shapes: WeakKeyDictionary[type, Shape | str] = WeakKeyDictionary()
@@ -145,33 +172,55 @@ def _is_known(base: type, setstate: Any) -> bool:
     return attrs is not None and code is not None and bool(code.co_filename == attrs.__file__)
 
 
-def _defaults(cls: type) -> tuple[dict[str, tuple[Any, Any]], frozenset[str]]:
-    """Per field its default (or None) and its factory (or None); and pydantic's required fields."""
-    found: dict[str, tuple[Any, Any]] = {}
-    required: set[str] = set()
-    if BaseModel in cls.__mro__:
-        for name, info in cls.model_fields.items():  # type: ignore[attr-defined]
-            if info.is_required():
-                required.add(name)
-            elif info.default_factory is not None:
-                found[name] = (None, info.default_factory)
-            elif info.default is not PydanticUndefined:
-                found[name] = (info.default, None)
+def _fields_of(cls: Any) -> Iterator[tuple[str, Callable[[], Any] | None]]:
+    """The fields that an object must have, or is given: the name, and what makes the default or None."""
+    pydantic = getattr(cls, "__pydantic_fields__", None)
+    if pydantic is not None:
+        for name, info in pydantic.items():
+            if not info.init_var:
+                yield name, _maker(info.default, info.default_factory, PydanticUndefined)
     elif dataclasses.is_dataclass(cls):
-        # A plain default is found in the class, unless a slot stands there.
         for field in dataclasses.fields(cls):
             if field.default_factory is not dataclasses.MISSING:
-                found[field.name] = (None, field.default_factory)
-            elif field.default is not dataclasses.MISSING and type(vars(cls).get(field.name)) is _SLOT:
-                found[field.name] = (field.default, None)
-    return {name: (value, make) for name, (value, make) in found.items() if make is None or is_builtin_factory(make)}, (
-        frozenset(required)
-    )
+                yield field.name, _maker(None, field.default_factory, None)
+            elif field.default is dataclasses.MISSING:
+                if field.init:
+                    yield field.name, None
+            elif type(vars(cls).get(field.name)) is _SLOT:
+                # Without a slot there, the default is found in the class. It is shared by all, as dataclasses do.
+                yield field.name, functools.partial(_same, field.default)
+    elif "__attrs_attrs__" in dir(cls):
+        yield from _attrs_fields_of(cls)
 
 
-def is_builtin_factory(factory: Any) -> bool:
-    """Whether a default's factory is one of Python's own, so that calling it runs no code of the class."""
-    return any(factory is known for known in _FACTORIES)
+def _attrs_fields_of(cls: Any) -> Iterator[tuple[str, Callable[[], Any] | None]]:
+    import attr
+
+    for field in cls.__attrs_attrs__:
+        default: Any = field.default
+        if isinstance(default, attr.Factory):  # type: ignore[arg-type]
+            yield field.name, None if default.takes_self else _maker(None, default.factory, None)
+        elif default is not attr.NOTHING:
+            yield field.name, functools.partial(_same, default)
+        elif field.init:
+            yield field.name, None
+
+
+def _private_of(cls: Any) -> Iterator[tuple[str, Callable[[], Any] | None]]:
+    for name, attribute in (cls.__private_attributes__ or {}).items():
+        if attribute.default_factory is not None or attribute.default is not PydanticUndefined:
+            yield name, _maker(attribute.default, attribute.default_factory, PydanticUndefined)
+
+
+def _maker(default: Any, factory: Any, none: Any) -> Callable[[], Any] | None:
+    """What makes a default: a copy, as pydantic gives one; or a factory that is one of Python's own."""
+    if factory is not None:
+        return factory if any(factory is known for known in _FACTORIES) else None
+    return None if default is none else functools.partial(copy.deepcopy, default)
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def take_apart(value: Any, shape: Shape) -> list[Any]:
@@ -199,8 +248,11 @@ def take_apart(value: Any, shape: Shape) -> list[Any]:
             continue
     if _CACHED_HASH in slots:
         slots[_CACHED_HASH] = None
-    if fields is not None and not shape.required <= fields.keys():
-        raise NoDataError(f"it lacks its field {min(shape.required - fields.keys())!r}")
+    lacks = shape.fields.missing((fields or {}).keys() | slots.keys() if slots else (fields or {}).keys())
+    if lacks is None and shape.private.required:
+        lacks = shape.private.missing((value.__pydantic_private__ or {}).keys())
+    if lacks is not None:
+        raise NoDataError(f"it lacks its field {lacks!r}")
     if shape.kind == MODEL:
         assigned = sorted(value.__pydantic_fields_set__)
         return [fields, assigned, value.__pydantic_extra__, value.__pydantic_private__, slots or None]
@@ -247,7 +299,7 @@ def put_together(cls: Any, kind: int, state: list[Any], name: str) -> Any:
     if kind == MODEL:
         _set_assigned(made, set(state[1]))
         _set_extra(made, state[2])
-        _set_private(made, state[3])
+        _set_private(made, _private(shape, state[3], name))
     return made
 
 
@@ -263,13 +315,30 @@ def _fitted(
             given[field] = own.pop(field)
     if given and not shape.has_dict:
         raise misfit(name, f"its class has no field {min(given)!r} any more")
-    for field, (default, make) in shape.defaults.items():
+    lacks = shape.fields.missing(given.keys() | own.keys())
+    if lacks is not None:
+        raise misfit(name, f"its class has gained the field {lacks!r}, {_NO_DEFAULT}")
+    for field, make in shape.fields.makers.items():
         if field not in given and field not in own:
-            (own if field in shape.slots else given)[field] = default if make is None else make()
-    if not shape.required <= given.keys():
-        field = min(shape.required - given.keys())
-        raise misfit(name, f"its class has gained the field {field!r}, which has no default")
+            (own if field in shape.slots else given)[field] = _made(make, field, name)
     return given, own
+
+
+def _private(shape: Shape, given: dict[str, Any] | None, name: str) -> dict[str, Any] | None:
+    """The stored private attributes, with defaults for those that the class has gained."""
+    there = {} if given is None else given
+    lacks = shape.private.missing(there.keys())
+    if lacks is not None:
+        raise misfit(name, f"its class has gained the private attribute {lacks!r}, {_NO_DEFAULT}")
+    made = {key: _made(make, key, name) for key, make in shape.private.makers.items() if key not in there}
+    return {**there, **made} if made else given
+
+
+def _made(make: Callable[[], Any], field: str, name: str) -> Any:
+    try:
+        return make()
+    except Exception as exc:
+        raise misfit(name, f"the default of its field {field!r} can't be copied ({type(exc).__name__})") from exc
 
 
 def _member(cls: Any, state: list[Any], name: str) -> Any:

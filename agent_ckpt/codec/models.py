@@ -40,19 +40,8 @@ def fill_model(cls: Any, given: Any, label: str) -> Any:
     number = messages.NUMBERS.get(cls)
     if number is not None:
         return messages.build(number, fields, [*fields, *(extra or ())], extra or None)
-    private = {
-        name: attribute.default if attribute.default_factory is None else attribute.default_factory()
-        for name, attribute in (cls.__private_attributes__ or {}).items()
-        if _has_default(attribute)
-    }
-    state = [fields, [*fields, *(extra or ())], extra, private if cls.__private_attributes__ else None, None]
+    state = [fields, [*fields, *(extra or ())], extra, {} if cls.__private_attributes__ else None, None]
     return kinds.put_together(cls, kinds.MODEL, state, label)
-
-
-def _has_default(attribute: Any) -> bool:
-    if attribute.default_factory is not None:
-        return kinds.is_builtin_factory(attribute.default_factory)
-    return attribute.default is not kinds.UNDEFINED
 
 
 def _fit(annotation: Any, value: Any, label: str) -> Any:
