@@ -18,6 +18,7 @@ from agent_ckpt import AgentSaver, CaptureWarning, UsageError, ValueNotStorableE
 from agent_ckpt.captures import is_secret
 from tests.capture_worker import CONFIG, NODES, graph_of, seed
 from tests.conftest import Api
+from tests.sealed import sealed_savers
 from tests.threads import query
 
 ROOT = Path(__file__).parent.parent
@@ -180,6 +181,25 @@ def test_secrets_are_left_out_or_refused(
     assert found["PLAIN_ONE"] == "seen" and not set(secrets) & set(found)
     assert b"CANARY" not in path.read_bytes()
     assert not is_secret("KEYBOARD") and not is_secret("PATH", "/usr/bin:/bin")
+
+
+def test_with_a_key_named_secrets_are_kept_sealed(path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A secret that is named is given back, nothing of it or of the environment is in the file in clear."""
+    monkeypatch.setenv("OPENAI_API_KEY", "CANARY-secret")
+    monkeypatch.setenv("PLAIN_ONE", "CANARY-plain")
+    with sealed_savers(path) as open_one:
+        saver = open_one(capture=("random", "env:OPENAI_API_KEY", "env:*"), compression="none")
+        graph = graph_of(saver)
+        Api(saver, form).invoke(graph, {"drawn": []}, {**CONFIG, "metadata": {"run_id": "CANARY-run"}})
+        monkeypatch.setenv("OPENAI_API_KEY", "other")
+        found = Api(saver, form).restore_captured(CONFIG)
+        assert os.environ["OPENAI_API_KEY"] == "CANARY-secret"
+        assert "OPENAI_API_KEY" not in found.values["env:*"] and found.values["env:*"]["PLAIN_ONE"] == "CANARY-plain"
+        assert saver.check(graph) and saver.written_by(CONFIG)["python"]
+        saver.copy_thread("t", "copy")
+        assert saver.written_by({"configurable": {"thread_id": "copy"}}) == saver.written_by(CONFIG)
+    for file in path.parent.glob("agent.db*"):
+        assert b"CANARY" not in file.read_bytes()
 
 
 def test_what_cannot_be_captured_is_refused_at_once() -> None:

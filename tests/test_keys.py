@@ -54,6 +54,7 @@ def run(*args: str, **environ: str) -> subprocess.CompletedProcess[str]:
     "given",
     [b"short", b"x" * 31, b"x" * 33, b"a" * 32, b"0123456789abcdef0123456789abcdef", "env:NOT_SET_ANYWHERE", "env:",
      "file:/nowhere/key", GOOD, "hunter2", "", "env:WEAK", "env:SHORT", "env:NOISE"],
+    ids=lambda given: "a good key's text" if given == GOOD else repr(given),
 )  # fmt: skip
 def test_a_bad_key_is_refused_at_construction(given: Any, path: Path, monkeypatch: Any) -> None:
     """B21 (a): a key of a wrong length, a printable or patterned one, or none: refused at once, with the command."""

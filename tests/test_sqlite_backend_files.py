@@ -17,7 +17,7 @@ import pytest
 
 from agent_ckpt.errors import CkptError, FormatError, UsageError
 from agent_ckpt.options import Options
-from agent_ckpt.sqlite import SqliteBackend, connect, schema
+from agent_ckpt.sqlite import SqliteBackend, connect, schema, versions
 from tests.sqlite_backend import add, backend_on, count, run_script
 
 
@@ -348,7 +348,7 @@ def test_foreign_tables_are_let_be(tmp_path: Path) -> None:
 def test_half_made_files_are_finished(tmp_path: Path) -> None:
     """Whatever a set-up that was killed has left behind, the next open finishes it."""
     path = tmp_path / "a.db"
-    marks = [f"PRAGMA application_id={schema.APPLICATION_ID}", f"PRAGMA user_version={schema.SCHEMA_VERSION}"]
+    marks = [f"PRAGMA application_id={schema.APPLICATION_ID}", f"PRAGMA user_version={versions.SCHEMA_VERSION}"]
     stages: list[list[str]] = [
         [],
         ["PRAGMA auto_vacuum=INCREMENTAL", "VACUUM"],

@@ -29,7 +29,14 @@ from langgraph.types import Command, Interrupt, Send, interrupt
 from pydantic import BaseModel, Field, PrivateAttr, create_model
 
 import agent_ckpt
-from agent_ckpt import AgentSaver, Unresolved, UnresolvedTypeError, UsageError, ValueNotStorableError
+from agent_ckpt import (
+    AgentSaver,
+    SchemaChangeWarning,
+    Unresolved,
+    UnresolvedTypeError,
+    UsageError,
+    ValueNotStorableError,
+)
 from agent_ckpt.codec import frame, registry
 from agent_ckpt.codec.encoder import Unstorable
 from agent_ckpt.codec.gate import UnresolvedError
@@ -537,7 +544,8 @@ def test_kept_values_lose_nothing(module: Any, open_saver: Opener, form: str) ->
     thread, value = _stored(module, Api(open_saver(), form))
     gone = {name: vars(module).pop(name) for name in ("A", "B", "C")}
     api = Api(open_saver(on_unresolved="keep"), form)
-    kept = api.get_tuple(plain(thread.config)).checkpoint["channel_values"]["value"]
+    with pytest.warns(SchemaChangeWarning, match="mymod:A.*mymod:B.*mymod:C"):
+        kept = api.get_tuple(plain(thread.config)).checkpoint["channel_values"]["value"]
     assert [type(each) for each in kept] == [Unresolved] * 3
     assert [each.type_name for each in kept] == ["mymod:A", "mymod:B", "mymod:C"]
     assert kept == copy.deepcopy(kept)

@@ -596,7 +596,8 @@ def test_metadata_never_makes_a_put_fail(saver: AgentSaver, form: str) -> None:
     found = api.list(Thread(api).at, filter={"source": "loop"})[0].metadata
     assert found["odd"] == {"a": "<tests.test_values.Odd>", "b": [1, (2, "t")]}
     assert found["big"] == 2**80
-    assert isinstance(found["cyclic"], list)
+    # What holds itself can't be searched for secrets, so it is masked whole.
+    assert found["cyclic"] == "***"
 
 
 def test_a_put_after_another_saver_pruned(open_saver: Callable[..., AgentSaver], form: str) -> None:

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from agent_ckpt.cli import bring, check, credentials, export, keys, render, rollback, show, threads, wal
+from agent_ckpt.cli import bring, check, credentials, export, keys, render, rollback, show, threads, upgrade, wal
 from agent_ckpt.errors import CkptError
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app.command("show", short_help="Show one thread: its head, history and what is n
 app.command("check", short_help="Check whether a graph can go on from every thread of a file.")(check.check)
 app.command("doctor", short_help="Tell whether a file and its place are in order.")(wal.doctor)
 app.add_typer(wal.app, name="wal", short_help="Look at the WAL of a file, or cut it.")
+app.command("upgrade", short_help="Bring a file of an older release to this one's tables.")(upgrade.upgrade)
 app.command("rollback", short_help="Make an older checkpoint of a thread the head again.")(rollback.rollback)
 app.command("import", short_help="Bring threads in from a SqliteSaver's file or a portable file.")(bring.bring)
 app.command("export", short_help="Write one thread to a portable file.")(export.export)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from agent_ckpt.cli import render
-from agent_ckpt.cli.threads import AsJson, Database
+from agent_ckpt.cli.threads import AsJson, Database, Key
 from agent_ckpt.errors import SchemaChangeError, UsageError
 
 
@@ -19,6 +19,7 @@ def check(
     db: Database,
     thread: Annotated[str | None, typer.Option("--thread", help="Check this thread only.")] = None,
     as_json: AsJson = False,
+    key: Key = None,
 ) -> None:
     """Check for each thread whether its head (latest checkpoint) can be gone on from by the graph.
 
@@ -29,7 +30,7 @@ def check(
     from agent_ckpt import AgentSaver
 
     made = _graph(graph)
-    with AgentSaver(db, create=False, on_schema_change="ignore") as saver:
+    with AgentSaver(db, create=False, key=key, on_schema_change="ignore") as saver:
         report = saver.check(made, thread)
     if as_json:
         render.print_json({"ok": bool(report), "threads": [{"ok": bool(one), **asdict(one)} for one in report.threads]})

@@ -12,10 +12,10 @@ from contextlib import closing
 from typing import Any
 
 from agent_ckpt.backend import Factory, T
-from agent_ckpt.errors import ClosedError, UnavailableError, UsageError
+from agent_ckpt.errors import ClosedError, FormatError, UnavailableError, UsageError
 from agent_ckpt.options import Options
 from agent_ckpt.reports import Check, WalStatus
-from agent_ckpt.sqlite import care, connect, engine, errors, files, fork, guard, place, schema, target, wal
+from agent_ckpt.sqlite import care, connect, engine, errors, files, fork, guard, place, schema, target, versions, wal
 from agent_ckpt.sqlite.aio import LoopReaders, in_thread
 from agent_ckpt.sqlite.board import RunBoard
 from agent_ckpt.sqlite.drive import Counter, Hook
@@ -308,6 +308,11 @@ class _Store:
         connection = connect.open_writer(
             uri, level, limits.fold_pages, limits.file_bytes, wal=limits.mode != "rollback", engine=self.engine
         )
+        try:
+            versions.check_writer(path, connect.marks(connection)[1])
+        except FormatError:
+            connection.close()
+            raise
         if limits.mode == "litestream":
             connect.keep_wal_at_close(connection)
         watch = None if self.target.memory else wal.Wal(path, limits, self._wal_lost)

@@ -13,13 +13,11 @@ import sqlite3
 from contextlib import closing
 
 from agent_ckpt.errors import CorruptionError, FormatError
-from agent_ckpt.sqlite import connect, engine, errors, files
+from agent_ckpt.sqlite import connect, engine, errors, files, versions
 from agent_ckpt.sqlite.queries import QUERIES, split
 
 APPLICATION_ID = 0x41434B50
 """Marks a database as ours; the letters ACKP."""
-
-SCHEMA_VERSION = 1
 
 _SMALLEST = 512
 
@@ -61,7 +59,7 @@ def look(path: str, uri: str, using: engine.Engine = engine.STANDARD) -> bool:
 def _judge(connection: sqlite3.Connection, path: str) -> bool:
     application, version = connect.marks(connection)
     if application == APPLICATION_ID:
-        _check_version(path, version)
+        versions.check_reader(path, version)
         return True
     names = _table_names(connection, path)
     if "checkpoints" in names and is_official(connection):
@@ -94,19 +92,6 @@ def _table_names(connection: sqlite3.Connection, path: str) -> list[str]:
             f"or lies on a disk that can't be read. It was left untouched; look at it with its own program.",
             path=path,
         ) from exc
-
-
-def _check_version(path: str, version: int) -> None:
-    if version == SCHEMA_VERSION:
-        return
-    advice = "upgrade agent_ckpt" if version > SCHEMA_VERSION else "its marks were changed; restore a backup"
-    raise FormatError(
-        f"{path} has schema_version {version}, this agent_ckpt knows {SCHEMA_VERSION}: {advice}. "
-        f"It was left untouched.",
-        path=path,
-        expected=SCHEMA_VERSION,
-        found=version,
-    )
 
 
 def _refuse_wal(path: str) -> None:
@@ -160,17 +145,18 @@ def check(connection: sqlite3.Connection, path: str) -> bool:
     application, version = connect.marks(connection)
     if application != APPLICATION_ID:
         return False
-    _check_version(path, version)
+    versions.check_reader(path, version)
     found, expected = _objects(connection), _expected()
     if not any(key in found for key in expected):
         return False
+    newer = versions.Versions.of(version).schema > versions.SCHEMA_VERSION
     for key, made in expected.items():
-        if found.get(key) != made:
+        if found.get(key) != made and not (newer and key in found and _only_grew(connection, *key)):
             state = "was changed" if key in found else "is missing"
             raise FormatError(f"the {key[0]} {key[1]} of {path} {state}; restore a backup", path=path, object=key[1])
     ours = {name for kind, name in expected if kind == "table"}
     for (kind, name), (table, sql) in found.items():
-        if (kind, name) not in expected and _touches(ours, kind, table, sql):
+        if (kind, name) not in expected and _touches(ours, kind, table, sql) and not (newer and kind == "index"):
             raise FormatError(
                 f"{path} holds the {kind} {name}, which is not ours and would run inside our statements; "
                 f"drop it and open the file again",
@@ -178,6 +164,13 @@ def check(connection: sqlite3.Connection, path: str) -> bool:
                 object=name,
             )
     return True
+
+
+def _only_grew(connection: sqlite3.Connection, kind: str, name: str) -> bool:
+    """Whether a table of a newer release has all columns that this one knows; no other object may differ."""
+    with closing(connect.connect("file::memory:")) as ours:
+        _run_schema(ours)
+        return kind == "table" and columns(ours, name) <= columns(connection, name)
 
 
 def chosen_journal(connection: sqlite3.Connection) -> str:
@@ -207,7 +200,7 @@ def set_up(connection: sqlite3.Connection, path: str, wal: bool = True) -> None:
     if not _judge(connection, path):
         connect.page_size(connection)
         connect.auto_vacuum(connection)
-        connect.set_marks(connection, APPLICATION_ID, SCHEMA_VERSION)
+        connect.set_marks(connection, APPLICATION_ID, versions.SCHEMA_VERSION)
     if not (connect.wal_mode(connection) if wal else connect.rollback_mode(connection)):
         name = "WAL mode" if wal else "a rollback journal"
         raise FormatError(f"{path} can't be switched to {name} on this file system", path=path)

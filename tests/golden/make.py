@@ -19,7 +19,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from agent_ckpt import AgentSaver
 from agent_ckpt.codec.frame import FORMAT_VERSION
-from agent_ckpt.sqlite.schema import SCHEMA_VERSION
+from agent_ckpt.sqlite.versions import SCHEMA_VERSION
 from tests import typed_kinds
 
 HERE = Path(__file__).parent
