@@ -457,6 +457,72 @@ def test_a_codec_is_checked() -> None:
     assert codec().refuse({}, "x", caught.value).path == "x['a']"
 
 
+# Depth
+
+
+def _chain(links: int) -> Any:
+    made: Any = None
+    for _ in range(links):
+        made = Frozen(made, ())
+    return made
+
+
+def _from_deep(calls: int, work: Callable[[], Any]) -> Any:
+    return work() if calls == 0 else _from_deep(calls - 1, work)
+
+
+def _is_chain(value: Any, links: int) -> bool:
+    while value is not None:
+        if type(value) is not Frozen:
+            return False
+        value, links = getattr(value, next(iter(Frozen.__dataclass_fields__))), links - 1
+    return links == 0
+
+
+@pytest.mark.parametrize(("links", "calls"), [(148, 0), (120, 430), (60, 750)])
+def test_deep_values_need_no_stack_of_the_caller(open_saver: Opener, links: int, calls: int, form: str) -> None:
+    """What is nested up to the limit is stored, read and verified, however deep the caller stands itself."""
+    thread = Thread(Api(open_saver(), form))
+    _from_deep(calls, lambda: thread.put(value=_chain(links)))
+    api = Api(open_saver(), form)
+    assert _is_chain(_from_deep(calls, lambda: values_at(api, thread.config))["value"], links)
+    assert not _from_deep(calls, api.saver.verify).findings
+
+
+def test_a_value_too_deep_is_refused_with_a_short_path(open_saver: Opener, form: str) -> None:
+    """The refusal says that it is the depth, from a deep stack too, with a path that fits on a screen."""
+    thread = Thread(Api(open_saver(), form))
+    for calls in (0, 600):
+        with pytest.raises(ValueNotStorableError, match="nested more than 150 deep") as caught:
+            _from_deep(calls, lambda: thread.put(value=_chain(400)))
+        assert len(caught.value.path) < 300
+
+
+def test_metadata_of_any_depth_never_fails_a_save(open_saver: Opener, form: str) -> None:
+    """B01: metadata nested beyond every limit, and objects whose attributes can't be read, are saved around."""
+    thread = Thread(Api(open_saver(), form))
+    api = thread.api
+    made = checkpoint_of({"a": 1}, {"a": 1})
+    config = api.put(plain(thread.config), made, {"source": "loop", "step": 1, "deep": _chain(400), "ok": 1}, {"a": 1})
+    found = api.get_tuple(config).metadata
+    assert found["ok"] == 1
+    assert "deep" in found
+
+
+def test_a_failure_of_the_machine_is_not_damage(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the system or the memory refuses while a value is read is told as it is, and never as a damaged row."""
+    body = codec().encode(module.A(5))
+    for failure in (OSError(24, "Too many open files"), MemoryError()):
+
+        def fail(*_: Any, failure: BaseException = failure) -> Any:
+            raise failure
+
+        with monkeypatch.context() as patched:
+            patched.setattr("agent_ckpt.codec.kinds.put_together", fail)
+            with pytest.raises(type(failure)):
+                codec().decode(body)
+
+
 # Code that changed
 
 

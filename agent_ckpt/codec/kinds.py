@@ -43,7 +43,7 @@ _SLOT = types.MemberDescriptorType
 _NOT_STORED = frozenset(("__orig_class__",))
 """What `typing` writes into an instance of a generic class, and is no part of its value."""
 _CACHED_HASH = "_attrs_cached_hash"
-_FACTORIES = (list, dict, set, frozenset, tuple, str, int, float, bool, bytes, bytearray)
+FACTORIES = (list, dict, set, frozenset, tuple, str, int, float, bool, bytes, bytearray)
 PLAIN_CLASSES = {
     ("langgraph.types", "Send"),
     ("langgraph.store.base", "Item"),
@@ -215,7 +215,7 @@ def _private_of(cls: Any) -> Iterator[tuple[str, Callable[[], Any] | None]]:
 def _maker(default: Any, factory: Any, none: Any) -> Callable[[], Any] | None:
     """What makes a default: a copy, as pydantic gives one; or a factory that is one of Python's own."""
     if factory is not None:
-        return factory if any(factory is known for known in _FACTORIES) else None
+        return factory if any(factory is known for known in FACTORIES) else None
     return None if default is none else functools.partial(copy.deepcopy, default)
 
 

@@ -117,6 +117,8 @@ class TypedReader(Reader):
             )
         try:
             return codec.decode(payload)
+        except RecursionError:
+            raise
         except Exception as exc:
             raise UnresolvedError(
                 label,
