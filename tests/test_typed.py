@@ -697,7 +697,7 @@ def test_no_object_is_half_built(module: Any, kind: str) -> None:
     body = codec().encode(module.A(x=1))
     new.__module__, new.__qualname__ = "mymod", "A"
     module.A = new
-    with pytest.raises(UnresolvedError, match="has gained the (field|private attribute) '_?(fresh|needed)'"):
+    with pytest.raises(UnresolvedError, match=r"has gained the (field|private attribute) '_?(fresh|needed)'"):
         codec().decode(body)
 
 

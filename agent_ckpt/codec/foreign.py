@@ -9,6 +9,7 @@ by field (`kinds`), and whatever else a row asks for is refused, or kept as it i
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import decimal
 import ipaddress
@@ -23,10 +24,11 @@ from typing import Any
 
 import ormsgpack
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from pydantic import BaseModel
 
 from agent_ckpt.codec import kinds, messages, numeric
 from agent_ckpt.codec.frameworks import is_framework
-from agent_ckpt.codec.gate import Gate, UnresolvedError
+from agent_ckpt.codec.gate import Gate, Unresolved, UnresolvedError
 from agent_ckpt.codec.models import fill_model
 from agent_ckpt.codec.reader import Reader
 
@@ -118,6 +120,8 @@ def construct(code: int, module: str, name: str, given: Any, method: Any, gate: 
         raise kinds.misfit(label, str(exc)) from exc
     if kind == kinds.ENUM:
         return _member(cls, given, label)
+    if code in (PYDANTIC_1, PYDANTIC_2) and kind == kinds.MODEL:
+        return fill_model(cls, given, label)
     if not isinstance(given, dict):
         given = _positional(cls, given, label)
     if module == "langgraph.types" and name == "Interrupt":
@@ -165,8 +169,17 @@ def _member(cls: Any, value: Any, label: str) -> Any:
 
 
 def hashable(value: Any) -> Any:
-    """A list that stands where only something hashable can have stood was a tuple."""
-    return tuple(map(hashable, value)) if isinstance(value, list) else value
+    """A list that stands where only something hashable can have stood was a tuple, one in an object there too."""
+    if isinstance(value, list):
+        return tuple(map(hashable, value))
+    if isinstance(value, tuple):
+        items = tuple(map(hashable, value))
+        return items if type(value) is tuple else tuple.__new__(type(value), items)
+    if isinstance(value, Unresolved) or type(value).__hash__ is None:
+        return value
+    if dataclasses.is_dataclass(value) or hasattr(type(value), "__attrs_attrs__") or isinstance(value, BaseModel):
+        kinds.change_fields(value, lambda part: hashable(part) if isinstance(part, (list, tuple)) else part)
+    return value
 
 
 def _set_of(make: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -363,6 +363,18 @@ def _named_tuple(cls: Any, state: list[Any], name: str) -> Any:
     return made
 
 
+def change_fields(value: Any, change: Callable[[Any], Any]) -> None:
+    """Change each attribute of an object that was just put together, running no code of its class."""
+    shape = shape_of(type(value))
+    if shape.has_dict:
+        _set(value, "__dict__", {name: change(part) for name, part in value.__dict__.items()})
+    for slot in shape.slots.values():
+        try:
+            slot.__set__(value, change(slot.__get__(value)))
+        except (AttributeError, TypeError):
+            continue
+
+
 def misfit(name: str, reason: str) -> UnresolvedError:
     """The error for a class that is there but does not fit what is stored."""
     return UnresolvedError(
