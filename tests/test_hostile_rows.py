@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -34,7 +35,7 @@ from agent_ckpt.cli import show
 from agent_ckpt.codec import foreign, frame
 from agent_ckpt.codec.gate import Gate, UnresolvedError
 from agent_ckpt.codec.pack import pack
-from agent_ckpt.codec.typed import FOREIGN, KNOWN, MAP, MESSAGE, OBJECT, REGISTERED, SCALAR
+from agent_ckpt.codec.typed import ARRAY, FOREIGN, KNOWN, MAP, MESSAGE, OBJECT, REGISTERED, SCALAR
 from agent_ckpt.codec.values import DecodeError, ValueCodec
 from tests.conftest import Api
 from tests.threads import Thread, plain
@@ -363,6 +364,45 @@ def test_mutated_frames_give_typed_errors_only() -> None:
     assert {name.split(".")[0] for name in set(sys.modules) - modules} <= {"tzdata", "encodings"}
     assert slowest < 20
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000
+
+
+@dataclasses.dataclass
+class Watched:
+    x: Any = 1
+
+
+def test_parts_of_other_types_run_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object of an imported class in the place of a number, a text or a list has none of its methods run."""
+    ran: list[str] = []
+    for name in ("index", "len", "iter", "bool", "eq", "ne", "float", "complex", "bytes", "str", "repr", "fspath",
+                 "and", "contains", "getattr", "format", "int"):  # fmt: skip
+
+        def run(*_: Any, name: str = name, **__: Any) -> Any:
+            ran.append(name)
+            raise TypeError(name)
+
+        monkeypatch.setattr(Watched, f"__{name}__", run, raising=False)
+    thing = ormsgpack.Ext(OBJECT, pack_typed([__name__, "Watched", None, 1, {"x": 1}, None]))
+    contents = [[OBJECT, [*before, thing]] for before in ([], [__name__], [__name__, "Watched"])]
+    contents += [[KNOWN, [number, *[thing] * parts]] for number in range(31) for parts in (1, 2, 3)]
+    contents = [each for each in contents if each[0] != KNOWN or each[1][0] not in HASHING]
+    contents += [[MESSAGE, parts] for parts in ([thing, {}, []], [0, thing, []], [0, {"content": ""}, thing])]
+    contents += [[ARRAY, parts] for parts in ([thing, [1], "C", b""], ["|O", thing, "C", []], ["<f8", [1], thing, b""])]
+    contents += [[SCALAR, [thing, b""]], [SCALAR, ["U", thing]], [REGISTERED, [thing, 1]]]
+    contents += [[OBJECT, [__name__, "Watched", None, *state]] for state in ([thing, {}, None], [1, thing, None])]
+    codec = ValueCodec(JsonPlusSerializer())
+    for code, content in contents:
+        with contextlib.suppress(DecodeError, UnresolvedError):
+            codec.decode(bytes((frame.TYPED,)) + pack_typed(ormsgpack.Ext(code, pack_typed(content))))
+    assert ran == []
+
+
+HASHING = (4, 5, 6, 29)
+"""Numbers of the known types that are dicts: their keys are hashed, as those of every dict."""
+
+
+def pack_typed(value: Any) -> bytes:
+    return ormsgpack.packb(value)
 
 
 # What LangGraph's serializer wrote

@@ -12,6 +12,7 @@ import sys
 import threading
 import types
 import uuid
+import zoneinfo
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -650,6 +651,54 @@ def test_fields_gained_and_lost(module: Any) -> None:
     for body, told in ((stored[1], "needed"), (stored[2], "no member")):
         with pytest.raises(Exception, match=told):
             codec().decode(body)
+
+
+def _replace(module: Any, cls: Any) -> None:
+    cls.__module__, cls.__qualname__ = "mymod", "A"
+    module.A = cls
+
+
+@pytest.mark.parametrize("wrap", [lambda v: {v}, lambda v: frozenset([(1, v)]), lambda v: {"k": [{v: 2}]}])
+def test_a_key_whose_class_lost_its_hash(module: Any, wrap: Any) -> None:
+    """What stands in a set, or as a key, and can't be hashed any more is unresolved, and no damage."""
+    _replace(module, dataclasses.make_dataclass("A", ["x"], frozen=True))
+    value = module.A
+    body = codec().encode(wrap(value(1)))
+    _replace(module, dataclasses.make_dataclass("A", ["x"]))
+    with pytest.raises(UnresolvedError, match="mymod:A"):
+        codec().decode(body)
+    kept = codec().keeping({}).decode(body)
+    _replace(module, value)
+    assert codec().decode(codec().encode(kept)) == wrap(value(1))
+
+
+def test_a_flag_that_became_an_enum(module: Any) -> None:
+    """A combined flag whose class has no such member any more is unresolved, and no damage."""
+    _replace(module, enum.Flag("A", {"P": 1, "Q": 2}))
+    body = codec().encode(module.A(3))
+    _replace(module, enum.Enum("A", {"P": 1, "Q": 2}))
+    with pytest.raises(UnresolvedError, match="no member 3"):
+        codec().decode(body)
+
+
+@pytest.mark.parametrize("what", ["array", "scalar", "zone"])
+def test_what_this_machine_lacks_is_named(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without numpy, or without a time zone, what needs it is unresolved by its name, or kept."""
+    berlin = datetime(2026, 1, 1, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin"))
+    value, name = {"array": ([np.arange(3)], "numpy"), "scalar": (np.int8(1), "numpy"), "zone": (berlin, "Berlin")}[
+        what
+    ]
+    body = codec().encode(value)
+    with monkeypatch.context() as patched:
+        if what == "zone":
+            patched.setattr(zoneinfo, "ZoneInfo", lambda key: {}[key])
+        else:
+            patched.setitem(sys.modules, "numpy", None)
+        with pytest.raises(UnresolvedError, match=name):
+            codec().decode(body)
+        kept = codec().keeping({}).decode(body)
+    again = codec().decode(codec().encode(kept))
+    assert np.array_equal(again[0], value[0]) if what == "array" else again == value
 
 
 class _Made:

@@ -17,7 +17,6 @@ import json
 import pathlib
 import re
 import uuid
-import zoneinfo
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +25,7 @@ import ormsgpack
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from pydantic import BaseModel
 
-from agent_ckpt.codec import kinds, messages, numeric
+from agent_ckpt.codec import kinds, messages, numeric, stdlib
 from agent_ckpt.codec.frameworks import is_framework
 from agent_ckpt.codec.gate import Gate, Unresolved, UnresolvedError
 from agent_ckpt.codec.models import fill_model
@@ -107,6 +106,8 @@ def construct(code: int, module: str, name: str, given: Any, method: Any, gate: 
     """
     make = _TABLE.get((code, module, name))
     if make is not None and (code != METHOD or method == "fromisoformat"):
+        if not _is_plain(given) and (type(given) is not list or name not in _HOLDERS):
+            raise TypeError("an argument is of another type than such a value has")
         return make(given)
     label = f"{module}:{name}"
     if code == METHOD:
@@ -136,8 +137,17 @@ def construct(code: int, module: str, name: str, given: Any, method: Any, gate: 
     return kinds.put_together(cls, kind, [given, None], label)
 
 
+_HOLDERS = ("set", "frozenset", "deque")
+
+
+def _is_plain(given: Any) -> bool:
+    """Whether arguments hold no object of another class, which could make its methods run."""
+    parts = given if type(given) is list else given.values() if type(given) is dict else (given,)
+    return all(type(part) in stdlib.PLAIN for part in parts)
+
+
 def _positional(cls: Any, given: Any, label: str) -> dict[str, Any]:
-    if cls.__module__ == "langgraph.types" and cls.__name__ == "Send":
+    if cls.__module__ == "langgraph.types" and cls.__name__ == "Send" and type(given) is list:
         return dict(zip(("node", "arg", "timeout"), (*given, None)[:3], strict=True))
     if cls.__module__ == "pydantic.types" and cls.__name__ in ("SecretStr", "SecretBytes"):
         return {"_secret_value": given}
@@ -159,7 +169,7 @@ def _interrupt(given: dict[str, Any]) -> Any:
 
 def _member(cls: Any, value: Any, label: str) -> Any:
     for member in cls._member_map_.values():
-        if member._value_ == value and type(member._value_) is type(value):
+        if type(member._value_) is type(value) and member._value_ == value:
             return member
     for member in cls._member_map_.values():
         # A tuple value was stored as a list.
@@ -210,7 +220,7 @@ _TABLE: dict[tuple[int, str, str], Callable[[Any], Any]] = {
     (SINGLE, "builtins", "set"): _set_of(set),
     (SINGLE, "builtins", "frozenset"): _set_of(frozenset),
     (SINGLE, "collections", "deque"): deque,
-    (SINGLE, "zoneinfo", "ZoneInfo"): _of_text(zoneinfo.ZoneInfo),
+    (SINGLE, "zoneinfo", "ZoneInfo"): stdlib.zone,
     (POSITIONAL, "re", "compile"): _pattern,
     (POSITIONAL, "datetime", "timedelta"): _spread(datetime.timedelta),
     (POSITIONAL, "datetime", "date"): _spread(datetime.date),

@@ -73,7 +73,7 @@ def taken_apart(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
 
 def _choice(options: list[Any], value: Any) -> Any:
     """The member of a union that a stored value looks like: of models, the one whose fields fit best."""
-    classes = [option for option in options if isinstance(option, type)]
+    classes: list[Any] = [option for option in options if isinstance(option, type)]
     if isinstance(value, dict):
         fitting = [cls for cls in classes if _has_fields(cls, value)]
         if fitting:

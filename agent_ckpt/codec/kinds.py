@@ -280,6 +280,7 @@ def put_together(cls: Any, kind: int, state: list[Any], name: str) -> Any:
     Raises:
         UnresolvedError: when the class is no data, or has changed so that the state doesn't fit.
     """
+    _check(kind, state)
     try:
         shape = shape_of(cls)
     except NoDataError as exc:
@@ -301,6 +302,29 @@ def put_together(cls: Any, kind: int, state: list[Any], name: str) -> Any:
         _set_extra(made, state[2])
         _set_private(made, _private(shape, state[3], name))
     return made
+
+
+_DICT = (dict, type(None))
+_STATES: dict[int, tuple[tuple[type, ...], ...]] = {
+    FIELDS: (_DICT, _DICT),
+    NAMED_TUPLE: ((list,), (list,), _DICT),
+    MODEL: (_DICT, (list,), _DICT, _DICT, _DICT),
+}
+
+
+def _check(kind: Any, state: list[Any]) -> None:
+    """Refuse a state whose parts are objects of other classes, since these could make their methods run."""
+    if type(kind) is not int or kind not in (ENUM, *_STATES):
+        raise ValueError("an object of an unknown kind")
+    wanted = _STATES.get(kind)
+    if wanted is not None and (len(state) != len(wanted) or any(map(_is_no, state, wanted))):
+        raise TypeError("a part of an object's state is of another type than it has")
+    if kind in (NAMED_TUPLE, MODEL) and not all(type(each) is str for each in state[0 if kind == NAMED_TUPLE else 1]):
+        raise TypeError("a field is named by something else than text")
+
+
+def _is_no(part: Any, wanted: tuple[type, ...]) -> bool:
+    return type(part) not in wanted
 
 
 def _fitted(
@@ -343,10 +367,15 @@ def _made(make: Callable[[], Any], field: str, name: str) -> Any:
 
 def _member(cls: Any, state: list[Any], name: str) -> Any:
     member, value = state
-    try:
-        return cls._member_map_[member] if member is not None else _flag(cls, value)
-    except (KeyError, ValueError, TypeError) as exc:
-        raise misfit(name, f"the enum has no member {member if member is not None else value!r} any more") from exc
+    if type(member) is str and member in cls._member_map_:
+        return cls._member_map_[member]
+    if member is None and type(value) is int and issubclass(cls, enum.Flag):
+        try:
+            return _flag(cls, value)
+        except (KeyError, ValueError, TypeError):
+            pass
+    told = member if type(member) is str else value if type(value) in (int, str) else type(value).__name__
+    raise misfit(name, f"the enum has no member {told!r:.100} any more")
 
 
 def _named_tuple(cls: Any, state: list[Any], name: str) -> Any:
