@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import logging
 import os
 import socket
@@ -14,13 +16,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from agent_ckpt.carrier import SessionThreadId, thread_id_of
-from agent_ckpt.errors import CkptError, UsageError
+from agent_ckpt.errors import ClosedError, UsageError
 from agent_ckpt.later import Later
 from agent_ckpt.model import LeaseRow
 from agent_ckpt.plumbing import Plumbing
 from agent_ckpt.reports import LeaseInfo
+from agent_ckpt.runs import position
 from agent_ckpt.steps import Call, Pause, Steps
-from agent_ckpt.work import Store, Thread
+from agent_ckpt.work import Store, Thread, give_way
 
 if TYPE_CHECKING:
     from agent_ckpt.core import lease as leasing
@@ -33,6 +36,9 @@ _PAUSE_MIN_S = 0.01
 _PAUSE_MAX_S = 0.1
 _ASKS_EVERY_S = 5.0
 _TTL_MIN_S = 0.1
+_SECONDS_MAX = 366 * 24 * 3600
+_GIVING_BACK: set[asyncio.Future[None]] = set()
+"""Leases that are being given back; the event loop holds its tasks only weakly."""
 
 
 class Lease:
@@ -46,13 +52,13 @@ class Lease:
         thread_id: the thread.
         ttl: seconds for which it holds without renewal.
         fence: its number, larger than that of every earlier lease; None before it is held.
+        position: the OS thread and the task that entered its block.
     """
 
     def __init__(self, plumbing: Plumbing, thread: Thread, ttl: float, timeout: float | None) -> None:
-        if not isinstance(ttl, (int, float)) or isinstance(ttl, bool) or not ttl >= _TTL_MIN_S:
-            raise UsageError(f"ttl must be a number of seconds, at least {_TTL_MIN_S}, got {ttl!r}")
-        if timeout is not None and (not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or timeout < 0):
-            raise UsageError(f"timeout must be a number of seconds of at least 0, or None, got {timeout!r}")
+        _check_seconds("ttl", ttl, _TTL_MIN_S)
+        if timeout is not None:
+            _check_seconds("timeout", timeout, 0)
         self.thread_id = thread_id_of(thread)
         self.ttl = float(ttl)
         self.fence: int | None = None
@@ -60,9 +66,11 @@ class Lease:
         self._config: Mapping[str, Any] = thread if isinstance(thread, Mapping) else {}
         self._plumbing = plumbing
         self._timeout = timeout
+        self._asked: bytes | None = None
         self._id: bytes | None = None
         self._pid = os.getpid()
         self._expires = 0.0
+        self.position: tuple[int, int] | None = None
 
     @property
     def id(self) -> bytes | None:
@@ -84,24 +92,54 @@ class Lease:
         return f"Lease(thread_id={self.thread_id!r}, fence={self.fence}, held={self.id is not None})"
 
     def __enter__(self) -> Self:
-        self._plumbing._run(self._take())
-        return self._begin()
+        try:
+            self._plumbing._run(self._take())
+            return self._begin()
+        except BaseException:
+            self._give_back()
+            raise
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
-        held = self._end()
-        if held is not None:
-            self._plumbing._run(_give_back(self.thread_id, held))
+        self._give_back()
 
     async def __aenter__(self) -> Self:
-        await self._plumbing._arun(self._take())
-        return self._begin()
+        try:
+            await self._plumbing._arun(self._take())
+            return self._begin()
+        except BaseException:
+            await self._agive_back()
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
-        held = self._end()
-        if held is not None:
-            await self._plumbing._arun(_give_back(self.thread_id, held))
+        await self._agive_back()
+
+    def _give_back(self) -> None:
+        asked = self._end()
+        if asked is None:
+            return
+        try:
+            self._plumbing._run(_give_back(self.thread_id, asked))
+        except ClosedError:
+            log.debug("the lease of thread %r ends by itself: its saver was closed first", self.thread_id)
+        except KeyboardInterrupt:
+            # It may have come before the commit; giving back twice does no harm.
+            self._plumbing._run(_give_back(self.thread_id, asked))
+            raise
+
+    async def _agive_back(self) -> None:
+        asked = self._end()
+        if asked is None:
+            return
+        # A task of its own, since whatever cancels the block must not cancel this.
+        task = asyncio.ensure_future(self._plumbing._arun(_give_back(self.thread_id, asked)))
+        _GIVING_BACK.add(task)
+        task.add_done_callback(_GIVING_BACK.discard)
+        try:
+            await asyncio.shield(task)
+        except ClosedError:
+            log.debug("the lease of thread %r ends by itself: its saver was closed first", self.thread_id)
 
     def renew(self) -> bool:
         """Hold it for another `ttl` seconds from now; False if it was lost. The background does this by itself."""
@@ -115,20 +153,29 @@ class Lease:
         return kept
 
     def _begin(self) -> Self:
+        self.position = position()
         self._plumbing._carrier.hold(self)
         _RENEWER.add(self)
         return self
 
     def _end(self) -> bytes | None:
-        held, self._id = self.id, None
+        asked, self._asked, self._id = self._asked, None, None
         self._plumbing._carrier.let_go(self)
         _RENEWER.drop(self)
-        return held
+        return asked if self._pid == os.getpid() else None
 
     def _take(self) -> Steps[None]:
-        if self._id is not None:
-            raise UsageError(f"the lease of thread {self.thread_id!r} is held already; make another one")
-        ask = ask_for(self._plumbing._store, self.thread_id, self.ttl, self._turn)
+        store = self._plumbing._store
+        outer, held = store.carrier.outer(self.thread_id), store.carrier.lease_of(self.thread_id)
+        nested = isinstance(held, Lease) and (held.position == position() or outer is not None)
+        if self._asked is not None or nested:
+            raise UsageError(
+                f"this caller holds the lease of thread {self.thread_id!r} already, or is in a turn on it: go on with "
+                f"that one's config in place of asking for another, which would wait for itself"
+            )
+        yield from give_way(store, self.thread_id, None, outer)
+        ask = ask_for(store, self.thread_id, self.ttl, self._turn)
+        self._asked, self._pid = ask.holder, os.getpid()
         self._taken(ask.holder, (yield from self._acquire(ask)))
 
     _turn = False
@@ -163,24 +210,30 @@ def wait_for(ask: leasing.Ask, timeout: float | None) -> Steps[LeaseRow]:
     deadline = None if timeout is None else time.monotonic() + timeout
     pause, asked = _PAUSE_MIN_S, time.monotonic()
     answer: leasing.Answer = yield Call(partial(leasing.acquire, ask, timeout != 0), write=True)
-    try:
-        while answer.refused is not None:
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                raise answer.refused
-            yield Pause(pause if left is None else min(pause, left))
-            pause = min(pause * 1.5, _PAUSE_MAX_S)
-            ask = replace(ask, place=answer.place)
-            refused = yield Call(partial(leasing.refusal, ask))
-            if refused is None or time.monotonic() - asked > _ASKS_EVERY_S:
-                asked = time.monotonic()
-                answer = yield Call(partial(leasing.acquire, ask, True), write=True)
-    except BaseException:
-        if answer.place is not None:
-            yield Call(partial(leasing.release, ask.thread_id, ask.holder), write=True)
-        raise
+    if answer.refused is not None:
+        # A stream that nobody holds any more may only wait for the cyclic collector.
+        gc.collect()
+        ask = replace(ask, place=answer.place)
+        answer = yield Call(partial(leasing.acquire, ask, timeout != 0), write=True)
+    while answer.refused is not None:
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and left <= 0:
+            raise answer.refused
+        yield Pause(pause if left is None else min(pause, left))
+        pause = min(pause * 1.5, _PAUSE_MAX_S)
+        ask = replace(ask, place=answer.place)
+        refused = yield Call(partial(leasing.refusal, ask))
+        if refused is None or time.monotonic() - asked > _ASKS_EVERY_S:
+            asked = time.monotonic()
+            answer = yield Call(partial(leasing.acquire, ask, True), write=True)
     assert answer.lease is not None
     return answer.lease
+
+
+def _check_seconds(name: str, given: Any, least: float) -> None:
+    number = isinstance(given, (int, float)) and not isinstance(given, bool)
+    if not number or not least <= given <= _SECONDS_MAX:
+        raise UsageError(f"{name} must be a number of seconds from {least} to {_SECONDS_MAX}, got {given!r}")
 
 
 def _give_back(thread_id: str, holder: bytes) -> Steps[None]:
@@ -224,7 +277,7 @@ class _Renewer:
                 lease, due = min(self._held.items(), key=lambda item: item[1])
                 wait = due - time.monotonic()
                 if wait > 0:
-                    self._changed.wait(wait)
+                    self._changed.wait(min(wait, _ASKS_EVERY_S))
                     continue
                 self._held[lease] = time.monotonic() + lease.ttl / 3
             self._renew(lease)
@@ -232,7 +285,7 @@ class _Renewer:
     def _renew(self, lease: Lease) -> None:
         try:
             kept = lease.renew()
-        except CkptError as exc:
+        except Exception as exc:
             log.warning("the lease of thread %r could not be renewed: %s", lease.thread_id, exc)
             return
         if not kept and lease.id is not None:

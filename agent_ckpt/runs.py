@@ -16,14 +16,18 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any, Protocol
 
 from agent_ckpt.core.flight import Rules, nobody
-from agent_ckpt.core.session import Session
+from agent_ckpt.core.session import Session, overtaken
 from agent_ckpt.model import Holder
 
 _ENTERING = frozenset(("__enter__", "__aenter__"))
 _LOOPS = "langgraph.pregel"
+_DRIVING = frozenset(("stream", "astream"))
 _FRAMES_AT_MOST = 16
 
 _going: dict[bytes, GoingRun] = {}
@@ -67,7 +71,7 @@ def loop_around() -> Any:
     return None
 
 
-def _position() -> tuple[int, int]:
+def position() -> tuple[int, int]:
     """Which OS thread, and which task of an event loop on it, is at work."""
     try:
         task = asyncio.current_task()
@@ -77,7 +81,7 @@ def _position() -> tuple[int, int]:
 
 
 class GoingRun:
-    """A run from its restore to its end.
+    """A run from its restore to its end, and to the end of the last write that it began.
 
     Attributes:
         session: its session.
@@ -86,48 +90,80 @@ class GoingRun:
         board: where other processes see it, once it writes.
         slot: its place there.
         writing: whether it has begun to write.
+        pending: how many writes of it are under way.
     """
 
     def __init__(self, session: Session, loop: Any, board: Board) -> None:
+        self.session = session
         self.session_id, self.thread_id, self.base = session.id, session.thread_id, session.base
         self.began = self.renewed = time.monotonic()
-        self.position = _position()
+        self.position = position()
         self.slot: int | None = None
         self.writing = False
+        self.pending = 0
         self.board = board
         self._pid = os.getpid()
-        self._loop = weakref.ref(loop, lambda _: self.end())
+        self._loop = weakref.ref(loop, lambda _: self._dropped())
         self._over = False
         # Re-entrant, as a collected loop may end its run at any moment.
-        self._publishing = threading.RLock()
+        self._lock = threading.RLock()
         _going[session.id] = self
         loop.stack.callback(self.end)
 
     @property
     def ended(self) -> bool:
-        """Whether it is over: its loop was left, or dropped before it was entered to its end."""
-        return self._over
+        """Whether it is over: its loop was left, or dropped before it was entered, and no write is under way."""
+        return self._over and not self.pending
 
     def end(self) -> None:
-        """It is over; nobody has to wait for it any more."""
+        """It is over; nobody has to wait for it any more, once its last write is done."""
         if os.getpid() != self._pid:
             return
-        with self._publishing:
-            slot, self.slot, self._over = self.slot, None, True
+        with self._lock:
+            self._over = True
+            if self.pending:
+                return
+            slot, self.slot = self.slot, None
         _going.pop(self.session_id, None)
         if slot is not None:
             self.board.withdraw(slot)
 
-    def writes(self) -> None:
+    def _dropped(self) -> None:
+        # Cancelled while it was entered, say: what it has handed to a worker may come late, and finds its end here.
+        if not self._over:
+            self.session.refused = self.session.refused or overtaken(self.session)
+            self.end()
+
+    def begin_write(self) -> None:
         """It is about to write: show it to the other processes, and that it does something."""
         self.renewed = time.monotonic()
         self.writing = True
-        if self.slot is not None:
-            self.board.renew(self.slot)
-            return
-        with self._publishing:
-            if self.slot is None and not self._over:
+        with self._lock:
+            self.pending += 1
+            if self.slot is not None:
+                self.board.renew(self.slot)
+            elif not self._over:
                 self.slot = self.board.publish(int.from_bytes(self.session_id[4:], "big"), self.base)
+
+    def end_write(self) -> None:
+        """That write is done, or was refused."""
+        with self._lock:
+            self.pending -= 1
+            last = self._over and not self.pending
+        if last:
+            self.end()
+
+    def is_executing(self) -> bool:
+        """Whether some OS thread is inside it right now."""
+        loop = self._loop()
+        for frame in list(sys._current_frames().values()):
+            at: FrameType | None = frame
+            while at is not None:
+                drives = at.f_code.co_name in _DRIVING and str(at.f_globals.get("__name__", "")).startswith(_LOOPS)
+                if drives and loop is not None and at.f_locals.get("loop") is loop:
+                    return True
+                at = at.f_back
+        return False
 
     def holder(self) -> Holder:
         return Holder(self._pid, time.monotonic() - self.began, self.base)
@@ -166,8 +202,8 @@ class Runs:
         if session.run is None:
             session.run = GoingRun(session, loop, self._board)
 
-    def give_way(self, left: Session | None, own: Session | None, outer: Session | None) -> bool:
-        """End a run that its caller has come back from.
+    def left_behind(self, left: Session | None, own: Session | None, outer: Session | None) -> GoingRun | None:
+        """A run that its caller has come back from, if there is one.
 
         Whoever calls from the OS thread, the task and the context in which a run began isn't inside
         it any more, unless it is a node of it: it left a stream half-read.
@@ -176,15 +212,11 @@ class Runs:
             left: the session last begun in this context, on the thread that is written now.
             own: the session that writes; its run is the caller's.
             outer: the session of the run inside whose node we are, if any.
-
-        Returns:
-            Whether there was one. Steps of it that are on their way may still be stored.
         """
         run = left.run if left is not None and left is not own and left is not outer else None
-        if not isinstance(run, GoingRun) or run.ended or run.position != _position():
-            return False
-        run.end()
-        return True
+        if not isinstance(run, GoingRun) or run.ended or run.position != position() or run.is_executing():
+            return None
+        return run
 
     def about_to_write(self, session: Session) -> Holder | None:
         """The run of this process whose first write is on its way, on the thread as a session has just restored it.
@@ -194,7 +226,7 @@ class Runs:
         """
         for run in list(_going.values()):
             same = run.thread_id == session.thread_id and run.base == session.base and run.board is self._board
-            if same and run.writing and run.session_id != session.id and run.position != _position():
+            if same and run.writing and run.session_id != session.id and run.position != position():
                 return run.holder()
         return None
 
@@ -206,10 +238,18 @@ class Runs:
         return self._board.look(session_id, self._ttl_s)
 
 
-def writes(session: Session) -> None:
-    """A session is about to write."""
-    if isinstance(session.run, GoingRun):
-        session.run.writes()
+@contextmanager
+def writing(session: Session | None) -> Iterator[None]:
+    """While a session writes."""
+    run = session.run if session is not None else None
+    if not isinstance(run, GoingRun):
+        yield
+        return
+    run.begin_write()
+    try:
+        yield
+    finally:
+        run.end_write()
 
 
 def _forget() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from agent_ckpt.backend import Factory
 from agent_ckpt.carrier import thread_id_of
-from agent_ckpt.core import manage
+from agent_ckpt.core import flight, manage
 from agent_ckpt.core.put import ReplanError
 from agent_ckpt.errors import SealError, UsageError
 from agent_ckpt.model import Body
@@ -31,7 +31,9 @@ def threads() -> Steps[list[ThreadInfo]]:
 
 def delete_thread(store: Store, thread: Thread) -> Steps[None]:
     thread_id = thread_id_of(thread)
-    yield Call(lambda: credentials.delete_thread(thread_id), write=True)
+    unless_leased = partial(flight.refuse_leased, thread_id, store.rules(thread_id, None), "delete_thread was")
+    deleting = partial(credentials.delete_thread, thread_id)
+    yield Call(partial(credentials.one_after_the_other, unless_leased, deleting), write=True)
     store.hot.forget(thread_id)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -34,13 +35,16 @@ from agent_ckpt.planning import Planning, Reading
 from agent_ckpt.running_code import RunningCode
 from agent_ckpt.runs import Runs
 from agent_ckpt.seldom import delta
-from agent_ckpt.steps import Call, Steps
+from agent_ckpt.steps import Call, Pause, Steps
 
 log = logging.getLogger("agent_ckpt")
 
 Thread = Any
 """A thread_id (str, int or UUID) or a config that holds one."""
 PLANS_AT_MOST = 16
+_ENDING_S = 0.2
+"""How long a newcomer waits for a run that may be ending just now: its caller has seen its last step already."""
+_PAUSE_S = 0.01
 
 
 class Store(NamedTuple):
@@ -125,33 +129,65 @@ def _let_in(store: Store, place: Place, restored: read.Restored, session: Sessio
     Returns:
         What was restored; anew where the thread was taken from a run in flight.
     """
-    left, row = store.carrier.last_begun(session.thread_id), restored.thread
-    if store.runs.give_way(left, session, session.outer) and left is not None:
-        left.refused = left.refused or overtaken(left)
+    row = restored.thread
+    left = yield from give_way(store, session.thread_id, session, session.outer)
+    if left is not None:
         return (yield from _take_over(store, place, left.id, session))
     rules = store.rules(session.thread_id, session)
     if store.options.on_busy == "reject" and rules.lease is None and session.outer is None:
+        until = time.monotonic() + _ENDING_S
         if store.runs.about_to_write(session) is not None:
             # A stream that nobody holds any more may only wait for the cyclic collector, here and below.
             gc.collect()
-            restored = yield from _restore_again(store, place, session)
+        while (ahead := store.runs.about_to_write(session)) is not None:
+            if time.monotonic() > until:
+                raise busy(session.base, session, ahead, session.thread_id, None, "the run was")
+            restored = yield from _after_a_while(store, place, session)
             row = restored.thread
-        ahead = store.runs.about_to_write(session)
-        if ahead is not None:
-            raise busy(session.base, session, ahead, session.thread_id, None, "the run was")
     runs_on = row.session if row is not None and row.session is not None and store.runs.life(row.session) else None
     if runs_on is None and restored.lease is None and rules.lease is None:
         return restored
     look = partial(flight.look, place.thread_id, session, store.runs.rules(True, rules.lease), "the run was")
-    if (yield Call(look)) is None:
-        return restored
-    gc.collect()
     refused: ThreadConflictError | None = yield Call(look)
-    if refused is None:
-        return (yield from _restore_again(store, place, session))
+    if refused is not None:
+        gc.collect()
+    until = time.monotonic() + _ENDING_S
+    while refused is not None:
+        waits = refused.reason == "busy" and session.outer is None
+        if not waits or time.monotonic() > until:
+            break
+        restored = yield from _after_a_while(store, place, session)
+        refused = yield Call(look)
+    else:
+        return restored
     if store.options.on_busy == "reject" or session.outer is not None or refused.reason != "busy" or runs_on is None:
         raise refused
     return (yield from _take_over(store, place, runs_on, session))
+
+
+def _after_a_while(store: Store, place: Place, session: Session) -> Steps[read.Restored]:
+    """Restore again what a run that is just ending still stores."""
+    yield Pause(_PAUSE_S)
+    return (yield from _restore_again(store, place, session))
+
+
+def give_way(store: Store, thread_id: str, own: Session | None, outer: Session | None) -> Steps[Session | None]:
+    """End the run that the caller left half-read on a thread, once what it has begun to store is stored.
+
+    Returns:
+        Its session, which is refused from now on; None where there is none.
+    """
+    left = store.carrier.last_begun(thread_id)
+    run = store.runs.left_behind(left, own, outer)
+    if run is None or left is None:
+        return None
+    until = time.monotonic() + _ENDING_S
+    yield Pause(_PAUSE_S)
+    while run.pending and time.monotonic() < until:
+        yield Pause(_PAUSE_S)
+    left.refused = left.refused or overtaken(left)
+    run.end()
+    return left
 
 
 def _take_over(store: Store, place: Place, held_by: bytes, session: Session) -> Steps[read.Restored]:
@@ -230,9 +266,12 @@ def write(store: Store, thread_id: str, session: Session | None, plan: Callable[
     """Plan with what is known of the thread, write, and remember; plan again if that was outdated."""
     if session is None or not session.wrote:
         outer = session.outer if session is not None else store.carrier.outer(thread_id)
-        store.runs.give_way(store.carrier.last_begun(thread_id), session, outer)
-    if session is not None:
-        runs.writes(session)
+        yield from give_way(store, thread_id, session, outer)
+    with runs.writing(session):
+        return (yield from _write(store, thread_id, session, plan))
+
+
+def _write(store: Store, thread_id: str, session: Session | None, plan: Callable[[Planning], Any]) -> Steps[Written]:
     hot = store.hot.find(thread_id)
     if hot is None:
         row = yield Call(lambda: manage.find_thread(thread_id))

@@ -337,6 +337,88 @@ def test_the_end_of_a_run_is_seen(saver: AgentSaver, form: str) -> None:
     assert not runs._going
 
 
+def test_a_fan_in_is_not_finished(saver: AgentSaver, form: str) -> None:
+    """While the node runs that several branches join at, the run is in flight: a newcomer is told, and it survives."""
+    inside, go = threading.Event(), threading.Event()
+
+    def join(state: MessagesState) -> dict[str, Any]:
+        inside.set()
+        assert go.wait(WATCHDOG_S)
+        return {"messages": [HumanMessage("joined")]}
+
+    def graph(last: Callable[[MessagesState], Any]) -> Any:
+        builder = StateGraph(MessagesState)
+        for name in "ab":
+            builder.add_node(name, lambda state: {"messages": []})
+            builder.add_edge(START, name)
+        builder.add_node("c", last)
+        builder.add_edge(["a", "b"], "c")
+        return builder.compile(checkpointer=saver)
+
+    outcome: list[Any] = []
+    first = threading.Thread(target=lambda: outcome.append(graph(join).invoke(GIVEN, CONFIG, durability="sync")))
+    first.start()
+    assert inside.wait(WATCHDOG_S)
+    ran: list[int] = []
+    second = graph(lambda state: ran.append(1) or {"messages": []})
+    told = refused(
+        lambda: second.invoke(GIVEN, CONFIG) if form == "sync" else asyncio.run(second.ainvoke(GIVEN, CONFIG))
+    )
+    go.set()
+    first.join(WATCHDOG_S)
+    assert told is not None
+    assert (told["reason"], ran) == ("busy", [])
+    assert outcome[0]["messages"][-1].content == "joined"
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_an_answer_as_soon_as_the_question_is_seen(saver: AgentSaver, how: str) -> None:
+    """B54: a caller that answers an interrupt inside the loop over the stream that shows it gets it answered."""
+    from langgraph.types import Command, interrupt
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("ask", lambda state: {"messages": [HumanMessage(interrupt("who?"))]})
+    builder.add_edge(START, "ask")
+    graph = builder.compile(checkpointer=saver)
+    for number in range(10):
+        config = {"configurable": {"thread_id": f"answer {number}"}}
+        answered = None
+        for chunk in graph.stream(GIVEN, config, durability=how):
+            if "__interrupt__" in chunk:
+                answered = graph.invoke(Command(resume="anna"), config)
+                break
+        assert answered is not None
+        assert [message.content for message in answered["messages"]] == ["x", "anna"]
+
+
+def test_a_stream_that_is_read_elsewhere_is_not_left(saver: AgentSaver) -> None:
+    """A stream that began on one OS thread and is being read on another is in flight for a newcomer on the first."""
+    inside, go = threading.Event(), threading.Event()
+
+    def stay(state: MessagesState) -> dict[str, Any]:
+        inside.set()
+        assert go.wait(WATCHDOG_S)
+        return {"messages": []}
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("a", lambda state: {"messages": []})
+    builder.add_node("b", stay)
+    builder.add_edge(START, "a")
+    builder.add_edge("a", "b")
+    stream = builder.compile(checkpointer=saver).stream(GIVEN, CONFIG, durability="sync")
+    next(stream)
+    rest: list[Any] = []
+    reader = threading.Thread(target=lambda: rest.extend(stream))
+    reader.start()
+    assert inside.wait(WATCHDOG_S)
+    told = refused(lambda: loop_graph(saver).invoke(GIVEN, CONFIG, interrupt_after="*"))
+    go.set()
+    reader.join(WATCHDOG_S)
+    assert told is not None
+    assert told["reason"] == "busy"
+    assert rest == [{"b": {"messages": []}}]
+
+
 def test_a_forked_child_claims_nothing(path: Path, saver: AgentSaver) -> None:
     """A child forked in mid-run neither ends the parent's run nor keeps it alive after the parent's death."""
     status: list[int] = []

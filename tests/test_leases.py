@@ -180,7 +180,13 @@ def test_breaking_a_lease(saver: AgentSaver, form: str) -> None:
     assert saver.break_lease("t") is False
 
 
-@pytest.mark.parametrize("bad", [{"ttl": 0}, {"ttl": True}, {"ttl": "1"}, {"timeout": -1}, {"timeout": "1"}])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"ttl": 0}, {"ttl": True}, {"ttl": "1"}, {"ttl": 1e12}, {"ttl": float("inf")}, {"ttl": 10**400},
+        {"timeout": -1}, {"timeout": "1"}, {"timeout": float("nan")},
+    ],
+)  # fmt: skip
 def test_bad_arguments(saver: AgentSaver, bad: dict[str, Any]) -> None:
     """A time to live or timeout that can't be right is refused when the lease is asked for."""
     with pytest.raises(UsageError, match="seconds"):
@@ -209,6 +215,83 @@ def test_contended_leases_have_one_holder_each(saver: AgentSaver, path: Path, wo
     head = saver.get_tuple({"configurable": {"thread_id": "counter", "checkpoint_ns": ""}})
     assert head is not None
     assert head.checkpoint["channel_values"]["n"] == len(written) >= 3 * each
+
+
+def test_a_leased_thread_is_not_deleted(saver: AgentSaver, form: str) -> None:
+    """delete_thread by another is refused while a lease is held; the holder may."""
+    say(assistant(saver)[0], "zero", "sync")
+
+    def delete() -> Any:
+        return saver.delete_thread("t") if form == "sync" else asyncio.run(saver.adelete_thread("t"))
+
+    with saver.lease("t"):
+        told = elsewhere(lambda: refused(delete))
+        assert told["reason"] == "leased"
+        assert saver.exists("t")
+        if form == "sync":
+            delete()
+            assert not saver.exists("t")
+
+
+def test_asking_for_what_one_holds(saver: AgentSaver) -> None:
+    """Who is in a turn or holds a lease, and asks for it again, also in a node, is told so in place of waiting."""
+    told: list[str] = []
+
+    def inside() -> None:
+        with pytest.raises(UsageError, match="already") as caught:
+            saver.turn(CONFIG, "enqueue").__enter__()
+        told.append(str(caught.value))
+
+    with saver.turn(CONFIG) as config:
+        inside()
+        assert say(assistant(saver, inside)[0], "look first", "sync", config=config) == FIRST
+    assert len(told) == 2
+
+
+def test_a_cancelled_caller_keeps_no_lease(saver: AgentSaver) -> None:
+    """A lease whose caller is cancelled while it takes it, or by a scope that cancels every await in its block, is
+    given back: nobody waits for its time to live."""
+    import anyio
+
+    async def take(number: int) -> None:
+        async with saver.lease("t", ttl=600.0, timeout=WATCHDOG_S):
+            await asyncio.sleep(0.001)
+
+    async def main() -> None:
+        for number in range(40):
+            task = asyncio.create_task(take(number))
+            await asyncio.sleep(0.0005 * (number % 10))
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        for _ in range(5):
+            with anyio.CancelScope() as scope:
+                async with saver.lease("t", ttl=600.0, timeout=WATCHDOG_S):
+                    scope.cancel()
+                    await asyncio.sleep(1)
+        async with saver.lease("t", timeout=WATCHDOG_S):
+            pass
+
+    asyncio.run(main())
+    assert not saver.leases()
+
+
+def test_a_closed_saver_in_a_lease(open_saver: Callable[..., AgentSaver]) -> None:
+    """Closing the saver inside the block doesn't hide what the block raises."""
+    saver = open_saver()
+    with pytest.raises(KeyError, match="mine"), saver.lease("t"):
+        saver.close()
+        raise KeyError("mine")
+
+
+def test_a_rollback_to_what_was_pruned(saver: AgentSaver) -> None:
+    """A rollback of a run whose beginning was pruned is refused, and nothing of the conversation is deleted."""
+    say(assistant(saver)[0], "zero", "sync")
+    run = Run(saver, "sync", "sync")
+    saver.prune(["t"])
+    told = elsewhere(lambda: refused(lambda: saver.turn(CONFIG, "rollback").__enter__()))
+    assert told["reason"] == "deleted"
+    assert not saver.leases()
+    assert run.finish() == ["zero", "answer to zero", *FIRST]
 
 
 # Turns

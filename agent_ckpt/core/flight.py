@@ -19,7 +19,7 @@ from agent_ckpt.model import Body, Holder, LeaseRow, Place, Ref, ThreadRow
 Life = Callable[[bytes], Holder | None]
 """Tells of a session's id whether a run of it is going, here or in another process."""
 
-_TRIGGERS = ("__start__", "branch:to:")
+_TRIGGERS = ("__start__", "branch:to:", "join:")
 """Channels in which LangGraph keeps what a graph's next step starts with."""
 _TASKS = "__pregel_tasks"
 
@@ -86,6 +86,11 @@ def check_lease(place: Place, lease: LeaseRow | None, session: Session | None, r
         raise leased(place.thread_id, lease, doing, session is not None and session.wrote)
     if rules.lease is not None:
         raise lease_lost(place.thread_id, doing, session is not None and session.wrote)
+
+
+def refuse_leased(thread_id: str, rules: Rules, doing: str) -> Program[None]:
+    """Refuse what is done to a whole thread that another holds the lease of."""
+    check_lease(Place(thread_id, "", None), (yield from lease_of(thread_id)), None, rules, doing)
 
 
 def refuse_in_flight(

@@ -10,7 +10,7 @@ from agent_ckpt.core.manage import delete_thread, find_thread
 from agent_ckpt.core.prune import settle
 from agent_ckpt.core.rebuild import own
 from agent_ckpt.core.rows import next_sequence, thread_row
-from agent_ckpt.core.session import leased
+from agent_ckpt.core.session import base_pruned, leased
 from agent_ckpt.errors import ThreadConflictError
 from agent_ckpt.model import LeaseRow, Place, ThreadRow
 from agent_ckpt.reports import LeaseInfo
@@ -115,6 +115,8 @@ def undo_since(thread_id: str, row: ThreadRow, revision: int) -> Program[None]:
     if not revision:
         yield from delete_thread(thread_id)
         return
+    if not (yield Statement("stored_until", (row.thread, revision)))[0][0]:
+        raise base_pruned(thread_id, row, revision)
     yield Statement("drop_checkpoints_since", (row.thread, revision))
     yield Statement("drop_writes_since", (row.thread, revision))
     yield from settle(thread_id)

@@ -189,6 +189,21 @@ def lease_lost(thread_id: str, doing: str, wrote: bool) -> ThreadConflictError:
     )
 
 
+def base_pruned(thread_id: str, row: ThreadRow, revision: int) -> ThreadConflictError:
+    """The error for a turn that would undo a run whose beginning is gone."""
+    return ThreadConflictError(
+        f'turn("rollback") refused for thread {thread_id!r}: the state that the run in flight restored (revision '
+        f"{revision}) was pruned meanwhile, so there is nothing to go back to. Nothing was changed. Use "
+        f'"enqueue" or "interrupt".',
+        thread_id=thread_id,
+        reason="deleted",
+        expected=revision,
+        found=row.revision,
+        wrote=False,
+        checkpoint_id=None,
+    )
+
+
 def overtaken(session: Session) -> ThreadConflictError:
     """The error for a run whose caller left it in the middle and began another on the thread."""
     return ThreadConflictError(

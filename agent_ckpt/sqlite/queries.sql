@@ -228,6 +228,11 @@ DELETE FROM waiters WHERE thread_id = ?1 AND holder = ?2;
 -- name: drop_dead_waiters
 DELETE FROM waiters WHERE thread_id = ?1 AND expires < ?2;
 
+-- name: stored_until
+SELECT EXISTS (
+    SELECT 1 FROM checkpoints WHERE seq <= ?2 AND space IN (SELECT space FROM spaces WHERE thread = ?1)
+);
+
 -- name: drop_checkpoints_since
 DELETE FROM checkpoints WHERE seq > ?2 AND space IN (SELECT space FROM spaces WHERE thread = ?1);
 
