@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from agent_ckpt.codec import kinds
+from agent_ckpt.codec import gained, kinds
 
 CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque)
 """What the objects of a flattened value may stand in."""
@@ -147,7 +147,7 @@ def mapping(origin: Any, value_type: Any, pairs: Iterable[tuple[Any, Any]]) -> A
     if origin is collections.OrderedDict:
         return collections.OrderedDict(pairs)
     made = get_origin(value_type) or value_type
-    if origin is collections.defaultdict and made in kinds.FACTORIES:
+    if origin is collections.defaultdict and made in gained.FACTORIES:
         return collections.defaultdict(made, pairs)
     return dict(pairs)
 

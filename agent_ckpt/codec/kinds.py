@@ -7,19 +7,17 @@ model, or one of a few plain classes of LangGraph; and if neither it nor a base 
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import enum
-import functools
 import sys
 import types
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel
-from pydantic_core import PydanticUndefined
 
+from agent_ckpt.codec.gained import Gained, fields_of, private_of
 from agent_ckpt.codec.gate import UnresolvedError
 
 FIELDS = 1
@@ -43,7 +41,6 @@ _SLOT = types.MemberDescriptorType
 _NOT_STORED = frozenset(("__orig_class__",))
 """What `typing` writes into an instance of a generic class, and is no part of its value."""
 _CACHED_HASH = "_attrs_cached_hash"
-FACTORIES = (list, dict, set, frozenset, tuple, str, int, float, bool, bytes, bytearray)
 PLAIN_CLASSES = {
     ("langgraph.types", "Send"),
     ("langgraph.store.base", "Item"),
@@ -79,31 +76,8 @@ class Shape:
             if base is not BaseModel:
                 self.slots.update({name: found for name, found in vars(base).items() if type(found) is _SLOT})
         self.has_dict = cls.__dictoffset__ != 0
-        self.fields = Gained.of(_fields_of(cls) if kind in (FIELDS, MODEL) else ())
-        self.private = Gained.of(_private_of(cls) if kind == MODEL else ())
-
-
-class Gained(NamedTuple):
-    """What parts get that aren't in the stored state.
-
-    Attributes:
-        makers: makes the default of each that has one, by name.
-        required: those that have none which can be had without running code of the class.
-    """
-
-    makers: dict[str, Callable[[], Any]]
-    required: frozenset[str]
-
-    @classmethod
-    def of(cls, found: Iterator[tuple[str, Callable[[], Any] | None]] | tuple[()]) -> Gained:
-        """Of names, and what makes the default of each or None."""
-        named = dict(found)
-        makers = {name: make for name, make in named.items() if make is not None}
-        return cls(makers, frozenset(named.keys() - makers.keys()))
-
-    def missing(self, there: Any) -> str | None:
-        """The first required one that isn't there, or None."""
-        return None if self.required <= there else min(self.required - there)
+        self.fields = Gained.of(fields_of(cls) if kind in (FIELDS, MODEL) else ())
+        self.private = Gained.of(private_of(cls) if kind == MODEL else ())
 
 
 _shapes: WeakKeyDictionary[type, Shape | str] = WeakKeyDictionary()
@@ -170,57 +144,6 @@ def _is_known(base: type, setstate: Any) -> bool:
     attrs = sys.modules.get("attr._make")
     code = getattr(setstate, "__code__", None)
     return attrs is not None and code is not None and bool(code.co_filename == attrs.__file__)
-
-
-def _fields_of(cls: Any) -> Iterator[tuple[str, Callable[[], Any] | None]]:
-    """The fields that an object must have, or is given: the name, and what makes the default or None."""
-    pydantic = getattr(cls, "__pydantic_fields__", None)
-    if pydantic is not None:
-        for name, info in pydantic.items():
-            if not info.init_var:
-                yield name, _maker(info.default, info.default_factory, PydanticUndefined)
-    elif dataclasses.is_dataclass(cls):
-        for field in dataclasses.fields(cls):
-            if field.default_factory is not dataclasses.MISSING:
-                yield field.name, _maker(None, field.default_factory, None)
-            elif field.default is dataclasses.MISSING:
-                if field.init:
-                    yield field.name, None
-            elif type(vars(cls).get(field.name)) is _SLOT:
-                # Without a slot there, the default is found in the class. It is shared by all, as dataclasses do.
-                yield field.name, functools.partial(_same, field.default)
-    elif "__attrs_attrs__" in dir(cls):
-        yield from _attrs_fields_of(cls)
-
-
-def _attrs_fields_of(cls: Any) -> Iterator[tuple[str, Callable[[], Any] | None]]:
-    import attr
-
-    for field in cls.__attrs_attrs__:
-        default: Any = field.default
-        if isinstance(default, attr.Factory):  # type: ignore[arg-type]
-            yield field.name, None if default.takes_self else _maker(None, default.factory, None)
-        elif default is not attr.NOTHING:
-            yield field.name, functools.partial(_same, default)
-        elif field.init:
-            yield field.name, None
-
-
-def _private_of(cls: Any) -> Iterator[tuple[str, Callable[[], Any] | None]]:
-    for name, attribute in (cls.__private_attributes__ or {}).items():
-        if attribute.default_factory is not None or attribute.default is not PydanticUndefined:
-            yield name, _maker(attribute.default, attribute.default_factory, PydanticUndefined)
-
-
-def _maker(default: Any, factory: Any, none: Any) -> Callable[[], Any] | None:
-    """What makes a default: a copy, as pydantic gives one; or a factory that is one of Python's own."""
-    if factory is not None:
-        return factory if any(factory is known for known in FACTORIES) else None
-    return None if default is none else functools.partial(copy.deepcopy, default)
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def take_apart(value: Any, shape: Shape) -> list[Any]:
