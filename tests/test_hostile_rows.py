@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -12,23 +13,29 @@ import random
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
+import typing
+from collections import ChainMap, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, NamedTuple
 
 import ormsgpack
 import pytest
+from langchain_core import messages
+from langchain_core.messages import AnyMessage
+from langchain_core.prompt_values import ChatPromptValue
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.types import Interrupt, Send
-from pydantic import BaseModel, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, RootModel, SecretStr, create_model, model_validator
+from typing_extensions import TypedDict
 
 from agent_ckpt import AgentSaver, CkptError, Unresolved
 from agent_ckpt.cli import show
 from agent_ckpt.codec import foreign, frame
 from agent_ckpt.codec.gate import Gate, UnresolvedError
 from agent_ckpt.codec.pack import pack
-from agent_ckpt.codec.typed import FOREIGN, KNOWN, MAP, MESSAGE, OBJECT, REGISTERED, SCALAR
+from agent_ckpt.codec.typed import ARRAY, FOREIGN, KNOWN, MAP, MESSAGE, OBJECT, REGISTERED, SCALAR
 from agent_ckpt.codec.values import DecodeError, ValueCodec
 from tests.conftest import Api
 from tests.threads import Thread, plain
@@ -359,6 +366,45 @@ def test_mutated_frames_give_typed_errors_only() -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000
 
 
+@dataclasses.dataclass
+class Watched:
+    x: Any = 1
+
+
+def test_parts_of_other_types_run_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object of an imported class in the place of a number, a text or a list has none of its methods run."""
+    ran: list[str] = []
+    for name in ("index", "len", "iter", "bool", "eq", "ne", "float", "complex", "bytes", "str", "repr", "fspath",
+                 "and", "contains", "getattr", "format", "int"):  # fmt: skip
+
+        def run(*_: Any, name: str = name, **__: Any) -> Any:
+            ran.append(name)
+            raise TypeError(name)
+
+        monkeypatch.setattr(Watched, f"__{name}__", run, raising=False)
+    thing = ormsgpack.Ext(OBJECT, pack_typed([__name__, "Watched", None, 1, {"x": 1}, None]))
+    contents = [[OBJECT, [*before, thing]] for before in ([], [__name__], [__name__, "Watched"])]
+    contents += [[KNOWN, [number, *[thing] * parts]] for number in range(31) for parts in (1, 2, 3)]
+    contents = [each for each in contents if each[0] != KNOWN or each[1][0] not in HASHING]
+    contents += [[MESSAGE, parts] for parts in ([thing, {}, []], [0, thing, []], [0, {"content": ""}, thing])]
+    contents += [[ARRAY, parts] for parts in ([thing, [1], "C", b""], ["|O", thing, "C", []], ["<f8", [1], thing, b""])]
+    contents += [[SCALAR, [thing, b""]], [SCALAR, ["U", thing]], [REGISTERED, [thing, 1]]]
+    contents += [[OBJECT, [__name__, "Watched", None, *state]] for state in ([thing, {}, None], [1, thing, None])]
+    codec = ValueCodec(JsonPlusSerializer())
+    for code, content in contents:
+        with contextlib.suppress(DecodeError, UnresolvedError):
+            codec.decode(bytes((frame.TYPED,)) + pack_typed(ormsgpack.Ext(code, pack_typed(content))))
+    assert ran == []
+
+
+HASHING = (4, 5, 6, 29)
+"""Numbers of the known types that are dicts: their keys are hashed, as those of every dict."""
+
+
+def pack_typed(value: Any) -> bytes:
+    return ormsgpack.packb(value)
+
+
 # What LangGraph's serializer wrote
 
 
@@ -390,6 +436,119 @@ def test_a_model_is_filled_without_its_validators() -> None:
     assert type(found.inner) is type(found.many[0]) is type(found.maybe) is Small
     assert (found.pair, found.hidden, found.renamed, found._mine) == ((1, 2), 3, 9, 5)
     assert found.__pydantic_extra__ == {"extra": 1}
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"] = "cat"
+    n: int = 1
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"] = "dog"
+    n: int = 1
+
+
+class Roots(RootModel[list[Small]]):
+    pass
+
+
+class Table(RootModel[dict[str, tuple[int, ...]]]):
+    pass
+
+
+class Named(NamedTuple):
+    a: int
+    b: Any = None
+
+
+class Told(TypedDict):
+    small: Small
+
+
+@dataclasses.dataclass
+class Holds:
+    small: Small
+    more: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Still:
+    a: Any
+    b: Any = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slotted:
+    a: Any
+
+
+SMALL = Small(x=1) if "x" in Small.model_fields else Small()
+PETS = Annotated[Cat | Dog, Field(discriminator="kind")]
+ANNOTATED: dict[str, tuple[Any, Any]] = {
+    "messages": (
+        list[AnyMessage],
+        [messages.HumanMessage("a"), messages.ToolMessage("c", tool_call_id="1")],
+    ),
+    "a message": (AnyMessage, messages.AIMessage("b")),
+    "base messages": (Sequence[messages.BaseMessage], [messages.HumanMessage("x"), messages.SystemMessage("y")]),
+    "a base message": (messages.BaseMessage, messages.HumanMessage("x")),
+    "typing.Sequence": (typing.Sequence[Small], [SMALL]),
+    "abc.Sequence": (Sequence[Small], [SMALL]),
+    "deque": (deque[Small], deque([SMALL])),
+    "OrderedDict": (OrderedDict[str, Small], OrderedDict(a=SMALL)),
+    "defaultdict": (defaultdict[str, list[Small]], defaultdict(list, a=[SMALL])),
+    "named tuple": (Named, Named(1, 2)),
+    "named tuples": (list[Named], [Named(1)]),
+    "set of named tuples": (set[Named], {Named(1)}),
+    "dataclass": (list[Holds], [Holds(SMALL, (1,))]),
+    "typed dict": (Told, {"small": SMALL}),
+    "union": (Cat | Dog | None, Dog(n=5)),
+    "told union": (list[PETS], [Dog(), Cat()]),
+    "mapping of tuples": (Mapping[str, tuple[Small, ...]], {"a": (SMALL,)}),
+    "root model": (Roots, Roots([SMALL])),
+    "root models": (list[Roots], [Roots([SMALL])]),
+}
+
+
+@pytest.mark.parametrize("name", ANNOTATED)
+def test_objects_inside_of_a_model_come_back_by_its_annotations(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What LangGraph's serializer flattened inside of a model becomes the objects again that stood there."""
+    annotation, value = ANNOTATED[name]
+    cls = create_model("Made", f=(annotation, ...), __module__=__name__)
+    monkeypatch.setattr(sys.modules[__name__], "Made", cls, raising=False)
+    found = foreign.decode(*JsonPlusSerializer().dumps_typed(cls(f=value)))
+    assert type(found) is cls
+    assert found.f == value
+    assert repr(found.f) == repr(value)
+
+
+@pytest.mark.parametrize("name", ["root list", "root dict", "prompt", "still", "slotted", "named"])
+def test_whole_objects_of_langgraphs_serializer(name: str) -> None:
+    """Root models, prompt values, and objects with tuples inside that stood in sets."""
+    value: Any = {
+        "root list": Roots([SMALL]),
+        "root dict": Table({"a": (1,)}),
+        "prompt": ChatPromptValue(messages=[messages.HumanMessage("x"), messages.AIMessage("y")]),
+        "still": {Still((1, (2,)), ())},
+        "slotted": {Slotted((1,))},
+        "named": {Named(1, (2,))},
+    }[name]
+    found = foreign.decode(*JsonPlusSerializer().dumps_typed(value))
+    assert type(found) is type(value)
+    assert found == value
+    assert repr(found) == repr(value)
+
+
+LOOSE = {"__module__": __name__, "model_config": ConfigDict(arbitrary_types_allowed=True)}
+
+
+def test_an_annotation_that_does_not_tell_the_objects_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flattened objects in a form that can't be told are unresolved: they never come back as dicts unseen."""
+    cls: Any = type("Made", (BaseModel,), {"__annotations__": {"f": ChainMap[str, Small]}, **LOOSE})
+    monkeypatch.setattr(sys.modules[__name__], "Made", cls, raising=False)
+    body = _ext(foreign.PYDANTIC_2, [__name__, "Made", {"f": {"a": {}}}, "model_validate_json"])
+    with pytest.raises(UnresolvedError, match="does not tell the objects"):
+        foreign.decode("msgpack", body)
 
 
 def test_the_interrupt_of_earlier_releases() -> None:

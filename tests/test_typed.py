@@ -12,11 +12,13 @@ import sys
 import threading
 import types
 import uuid
+import zoneinfo
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypedDict
 
+import attrs
 import numpy as np
 import pytest
 from langchain_core import messages as lc
@@ -25,7 +27,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Interrupt, Send, interrupt
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, PrivateAttr, create_model
 
 import agent_ckpt
 from agent_ckpt import (
@@ -37,6 +39,8 @@ from agent_ckpt import (
     ValueNotStorableError,
 )
 from agent_ckpt.codec import frame, registry
+from agent_ckpt.codec.encoder import Unstorable
+from agent_ckpt.codec.gate import UnresolvedError
 from agent_ckpt.codec.values import ValueCodec
 from tests import typed_kinds as kinds
 from tests.conftest import Api
@@ -454,6 +458,72 @@ def test_a_codec_is_checked() -> None:
     assert codec().refuse({}, "x", caught.value).path == "x['a']"
 
 
+# Depth
+
+
+def _chain(links: int) -> Any:
+    made: Any = None
+    for _ in range(links):
+        made = Frozen(made, ())
+    return made
+
+
+def _from_deep(calls: int, work: Callable[[], Any]) -> Any:
+    return work() if calls == 0 else _from_deep(calls - 1, work)
+
+
+def _is_chain(value: Any, links: int) -> bool:
+    while value is not None:
+        if type(value) is not Frozen:
+            return False
+        value, links = getattr(value, next(iter(Frozen.__dataclass_fields__))), links - 1
+    return links == 0
+
+
+@pytest.mark.parametrize(("links", "calls"), [(148, 0), (120, 430), (60, 750)])
+def test_deep_values_need_no_stack_of_the_caller(open_saver: Opener, links: int, calls: int, form: str) -> None:
+    """What is nested up to the limit is stored, read and verified, however deep the caller stands itself."""
+    thread = Thread(Api(open_saver(), form))
+    _from_deep(calls, lambda: thread.put(value=_chain(links)))
+    api = Api(open_saver(), form)
+    assert _is_chain(_from_deep(calls, lambda: values_at(api, thread.config))["value"], links)
+    assert not _from_deep(calls, api.saver.verify).findings
+
+
+def test_a_value_too_deep_is_refused_with_a_short_path(open_saver: Opener, form: str) -> None:
+    """The refusal says that it is the depth, from a deep stack too, with a path that fits on a screen."""
+    thread = Thread(Api(open_saver(), form))
+    for calls in (0, 600):
+        with pytest.raises(ValueNotStorableError, match="nested more than 150 deep") as caught:
+            _from_deep(calls, lambda: thread.put(value=_chain(400)))
+        assert len(caught.value.path) < 300
+
+
+def test_metadata_of_any_depth_never_fails_a_save(open_saver: Opener, form: str) -> None:
+    """B01: metadata nested beyond every limit, and objects whose attributes can't be read, are saved around."""
+    thread = Thread(Api(open_saver(), form))
+    api = thread.api
+    made = checkpoint_of({"a": 1}, {"a": 1})
+    config = api.put(plain(thread.config), made, {"source": "loop", "step": 1, "deep": _chain(400), "ok": 1}, {"a": 1})
+    found = api.get_tuple(config).metadata
+    assert found["ok"] == 1
+    assert "deep" in found
+
+
+def test_a_failure_of_the_machine_is_not_damage(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the system or the memory refuses while a value is read is told as it is, and never as a damaged row."""
+    body = codec().encode(module.A(5))
+    for failure in (OSError(24, "Too many open files"), MemoryError()):
+
+        def fail(*_: Any, failure: BaseException = failure) -> Any:
+            raise failure
+
+        with monkeypatch.context() as patched:
+            patched.setattr("agent_ckpt.codec.kinds.put_together", fail)
+            with pytest.raises(type(failure)):
+                codec().decode(body)
+
+
 # Code that changed
 
 
@@ -581,6 +651,131 @@ def test_fields_gained_and_lost(module: Any) -> None:
     for body, told in ((stored[1], "needed"), (stored[2], "no member")):
         with pytest.raises(Exception, match=told):
             codec().decode(body)
+
+
+def _replace(module: Any, cls: Any) -> None:
+    cls.__module__, cls.__qualname__ = "mymod", "A"
+    module.A = cls
+
+
+@pytest.mark.parametrize("wrap", [lambda v: {v}, lambda v: frozenset([(1, v)]), lambda v: {"k": [{v: 2}]}])
+def test_a_key_whose_class_lost_its_hash(module: Any, wrap: Any) -> None:
+    """What stands in a set, or as a key, and can't be hashed any more is unresolved, and no damage."""
+    _replace(module, dataclasses.make_dataclass("A", ["x"], frozen=True))
+    value = module.A
+    body = codec().encode(wrap(value(1)))
+    _replace(module, dataclasses.make_dataclass("A", ["x"]))
+    with pytest.raises(UnresolvedError, match="mymod:A"):
+        codec().decode(body)
+    kept = codec().keeping({}).decode(body)
+    _replace(module, value)
+    assert codec().decode(codec().encode(kept)) == wrap(value(1))
+
+
+def test_a_flag_that_became_an_enum(module: Any) -> None:
+    """A combined flag whose class has no such member any more is unresolved, and no damage."""
+    _replace(module, enum.Flag("A", {"P": 1, "Q": 2}))
+    body = codec().encode(module.A(3))
+    _replace(module, enum.Enum("A", {"P": 1, "Q": 2}))
+    with pytest.raises(UnresolvedError, match="no member 3"):
+        codec().decode(body)
+
+
+@pytest.mark.parametrize("what", ["array", "scalar", "zone"])
+def test_what_this_machine_lacks_is_named(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without numpy, or without a time zone, what needs it is unresolved by its name, or kept."""
+    berlin = datetime(2026, 1, 1, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin"))
+    value, name = {"array": ([np.arange(3)], "numpy"), "scalar": (np.int8(1), "numpy"), "zone": (berlin, "Berlin")}[
+        what
+    ]
+    body = codec().encode(value)
+    with monkeypatch.context() as patched:
+        if what == "zone":
+            patched.setattr(zoneinfo, "ZoneInfo", lambda key: {}[key])
+        else:
+            patched.setitem(sys.modules, "numpy", None)
+        with pytest.raises(UnresolvedError, match=name):
+            codec().decode(body)
+        kept = codec().keeping({}).decode(body)
+    again = codec().decode(codec().encode(kept))
+    assert np.array_equal(again[0], value[0]) if what == "array" else again == value
+
+
+class _Made:
+    pass
+
+
+def _gains(form: str) -> type:
+    """A class `mymod:A` that has gained what only its own code can make."""
+
+    @dataclasses.dataclass
+    class D:
+        x: int
+        fresh: Any = dataclasses.field(default_factory=_Made)
+
+    @dataclasses.dataclass(slots=True)
+    class S:
+        x: int
+        needed: int
+
+    class M(BaseModel):
+        x: int
+        fresh: Any = Field(default_factory=_Made)
+
+    class P(BaseModel):
+        x: int
+        _fresh: Any = PrivateAttr(default_factory=_Made)
+
+    @attrs.define
+    class A:
+        x: int
+        fresh: Any = attrs.Factory(_Made)
+
+    return {"dataclass": D, "slots": S, "model": M, "private": P, "attrs": A}[form]
+
+
+@pytest.mark.parametrize("kind", ["dataclass", "slots", "model", "private", "attrs"])
+def test_no_object_is_half_built(module: Any, kind: str) -> None:
+    """A field that only code of the class can make is told of, and never just lacks in the object."""
+    new = _gains(kind)
+    old: Any = BaseModel if issubclass(new, BaseModel) else object
+    module.A = type("A", (old,), {"__annotations__": {"x": int}, "__module__": "mymod", "__qualname__": "A"})
+    if old is object:
+        module.A = attrs.define(module.A) if kind == "attrs" else dataclasses.dataclass(module.A)
+    module.A.__module__, module.A.__qualname__ = "mymod", "A"
+    body = codec().encode(module.A(x=1))
+    new.__module__, new.__qualname__ = "mymod", "A"
+    module.A = new
+    with pytest.raises(UnresolvedError, match=r"has gained the (field|private attribute) '_?(fresh|needed)'"):
+        codec().decode(body)
+
+
+def test_a_gained_default_is_each_objects_own(module: Any) -> None:
+    """A mutable default that a model gained is copied for each object, as pydantic does: none shares the class's."""
+    module.A = create_model("A", x=(int, 0), __module__="mymod")
+    bodies = [codec().encode(module.A(x=at)) for at in (1, 2)]
+
+    class A(BaseModel):
+        x: int
+        more: list[int] = [1]
+        _own: dict[str, list[int]] = {"k": [1]}
+
+    A.__module__, A.__qualname__ = "mymod", "A"
+    module.A = A
+    first, second = codec().decode_many(bodies)
+    first.more.append(2)
+    first._own["k"].append(2)
+    assert (second.more, second._own) == ([1], {"k": [1]})
+    fresh = A(x=3)
+    assert (fresh.more, fresh._own) == ([1], {"k": [1]})
+
+
+def test_an_object_that_lacks_a_field_is_refused() -> None:
+    """What could not be rebuilt later is refused when it is stored."""
+    value = Frozen(1, [2])
+    object.__delattr__(value, next(iter(vars(value))) if hasattr(value, "__dict__") else value.__slots__[0])
+    with pytest.raises(Unstorable, match="lacks its field"):
+        codec().encode(value)
 
 
 def test_classes_of_the_main_module(tmp_path: Path) -> None:

@@ -15,10 +15,12 @@ from agent_ckpt.codec import generics, kinds, messages, numeric, registry, secre
 from agent_ckpt.codec.frameworks import is_framework
 from agent_ckpt.codec.gate import Gate, Unresolved, UnresolvedError
 from agent_ckpt.codec.pack import PackError, pack
+from agent_ckpt.codec.room import LEVELS, in_room
 
 DEEPEST = 150
 TOO_DEEP = f"it contains itself, or is nested more than {DEEPEST} deep"
 _TRIED_WHOLE = 16
+_LONGEST_PATH = 240
 _ATOMS = frozenset((type(None), bool, float, bytes))
 PLAIN_TEXT: set[type] = set()
 """Subclasses of str that are stored, and come back, as plain text."""
@@ -46,12 +48,17 @@ class Unstorable(Exception):
     @property
     def path(self) -> str:
         """Where, such as `['a'][0].x`; "" for the value itself."""
-        return "".join(reversed(self._steps))
+        return short("".join(reversed(self._steps)))
 
     def under(self, step: str) -> Unstorable:
         """The same, one step further out."""
         self._steps.append(step)
         return self
+
+
+def short(path: str) -> str:
+    """A path that a person can read: the middle of a very long one is left out."""
+    return path if len(path) <= _LONGEST_PATH else f"{path[: _LONGEST_PATH // 2]} ... {path[-_LONGEST_PATH // 2 :]}"
 
 
 _CODEC = "register a codec for its class, agent_ckpt.register_codec(...), or turn it into plain data"
@@ -105,6 +112,14 @@ class Encoder:
             return self._int(value)
         if depth > DEEPEST:
             return self._refuse(value, TOO_DEEP, "break the cycle, or flatten it")
+        if depth % LEVELS:
+            return self._container(value, cls, depth)
+        try:
+            return self._container(value, cls, depth)
+        except RecursionError:
+            return in_room(self._container, value, cls, depth)  # type: ignore[no-any-return]
+
+    def _container(self, value: Any, cls: type, depth: int) -> bytes:
         if cls is dict:
             return self._dict(value, depth)
         if cls is list:
@@ -255,6 +270,8 @@ class Encoder:
             parts = stdlib.KNOWN[number].apart(value)
         except stdlib.NotKeptError as exc:
             return self._refuse(value, str(exc))
+        except RecursionError:
+            raise
         except Exception as exc:
             return self._refuse(value, f"it can't be taken apart ({type(exc).__name__})")
         return _extension(typed.KNOWN, self._items([number, *parts], depth, ".<part {}>"))
@@ -262,6 +279,8 @@ class Encoder:
     def _registered(self, value: Any, codec: registry.Registered, depth: int) -> bytes:
         try:
             payload = codec.encode(value)
+        except RecursionError:
+            raise
         except Exception as exc:
             if self._lenient:
                 return self._refuse(value, "")

@@ -9,6 +9,7 @@ by field (`kinds`), and whatever else a row asks for is refused, or kept as it i
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import decimal
 import ipaddress
@@ -16,17 +17,17 @@ import json
 import pathlib
 import re
 import uuid
-import zoneinfo
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import ormsgpack
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from pydantic import BaseModel
 
-from agent_ckpt.codec import kinds, messages, numeric
+from agent_ckpt.codec import kinds, messages, numeric, stdlib
 from agent_ckpt.codec.frameworks import is_framework
-from agent_ckpt.codec.gate import Gate, UnresolvedError
+from agent_ckpt.codec.gate import Gate, Unresolved, UnresolvedError
 from agent_ckpt.codec.models import fill_model
 from agent_ckpt.codec.reader import Reader
 
@@ -123,6 +124,8 @@ def _attempt(label: str, make: Callable[..., Any], *given: Any) -> Any:
 def _construct(code: int, module: str, name: str, given: Any, method: Any, gate: Gate) -> Any:
     make = _TABLE.get((code, module, name))
     if make is not None and (code != METHOD or method == "fromisoformat"):
+        if not _is_plain(given) and (type(given) is not list or name not in _HOLDERS):
+            raise TypeError("an argument is of another type than such a value has")
         return make(given)
     label = f"{module}:{name}"
     if code == METHOD:
@@ -136,6 +139,8 @@ def _construct(code: int, module: str, name: str, given: Any, method: Any, gate:
         raise kinds.misfit(label, str(exc)) from exc
     if kind == kinds.ENUM:
         return _member(cls, given, label)
+    if code in (PYDANTIC_1, PYDANTIC_2) and kind == kinds.MODEL:
+        return fill_model(cls, given, label)
     if not isinstance(given, dict):
         given = _positional(cls, given, label)
     if module == "langgraph.types" and name == "Interrupt":
@@ -150,8 +155,17 @@ def _construct(code: int, module: str, name: str, given: Any, method: Any, gate:
     return kinds.put_together(cls, kind, [given, None], label)
 
 
+_HOLDERS = ("set", "frozenset", "deque")
+
+
+def _is_plain(given: Any) -> bool:
+    """Whether arguments hold no object of another class, which could make its methods run."""
+    parts = given if type(given) is list else given.values() if type(given) is dict else (given,)
+    return all(type(part) in stdlib.PLAIN for part in parts)
+
+
 def _positional(cls: Any, given: Any, label: str) -> dict[str, Any]:
-    if cls.__module__ == "langgraph.types" and cls.__name__ == "Send":
+    if cls.__module__ == "langgraph.types" and cls.__name__ == "Send" and type(given) is list:
         return dict(zip(("node", "arg", "timeout"), (*given, None)[:3], strict=True))
     if cls.__module__ == "pydantic.types" and cls.__name__ in ("SecretStr", "SecretBytes"):
         return {"_secret_value": given}
@@ -173,7 +187,7 @@ def _interrupt(given: dict[str, Any]) -> Any:
 
 def _member(cls: Any, value: Any, label: str) -> Any:
     for member in cls._member_map_.values():
-        if member._value_ == value and type(member._value_) is type(value):
+        if type(member._value_) is type(value) and member._value_ == value:
             return member
     for member in cls._member_map_.values():
         # A tuple value was stored as a list.
@@ -183,8 +197,17 @@ def _member(cls: Any, value: Any, label: str) -> Any:
 
 
 def hashable(value: Any) -> Any:
-    """A list that stands where only something hashable can have stood was a tuple."""
-    return tuple(map(hashable, value)) if isinstance(value, list) else value
+    """A list that stands where only something hashable can have stood was a tuple, one in an object there too."""
+    if isinstance(value, list):
+        return tuple(map(hashable, value))
+    if isinstance(value, tuple):
+        items = tuple(map(hashable, value))
+        return items if type(value) is tuple else tuple.__new__(type(value), items)
+    if isinstance(value, Unresolved) or type(value).__hash__ is None:
+        return value
+    if dataclasses.is_dataclass(value) or hasattr(type(value), "__attrs_attrs__") or isinstance(value, BaseModel):
+        kinds.change_fields(value, lambda part: hashable(part) if isinstance(part, (list, tuple)) else part)
+    return value
 
 
 def _set_of(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -215,7 +238,7 @@ _TABLE: dict[tuple[int, str, str], Callable[[Any], Any]] = {
     (SINGLE, "builtins", "set"): _set_of(set),
     (SINGLE, "builtins", "frozenset"): _set_of(frozenset),
     (SINGLE, "collections", "deque"): deque,
-    (SINGLE, "zoneinfo", "ZoneInfo"): _of_text(zoneinfo.ZoneInfo),
+    (SINGLE, "zoneinfo", "ZoneInfo"): stdlib.zone,
     (POSITIONAL, "re", "compile"): _pattern,
     (POSITIONAL, "datetime", "timedelta"): _spread(datetime.timedelta),
     (POSITIONAL, "datetime", "date"): _spread(datetime.date),

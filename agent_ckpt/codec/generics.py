@@ -124,6 +124,8 @@ def _type(tree: Any, gate: Gate, label: str, depth: int = 0) -> Any:
     if type(tree) is not list or not tree or depth > 20:
         raise ValueError("a parameter of a class can't be read")
     kind, *rest = tree
+    if type(kind) is not str or not all(type(part) in (list, str, type(None)) for part in rest):
+        raise ValueError("a parameter of a class can't be read")
     if kind == "any":
         return Any
     if kind == "none":
@@ -133,6 +135,8 @@ def _type(tree: Any, gate: Gate, label: str, depth: int = 0) -> Any:
     if kind == "class":
         return _parameter(rest, gate, label)
     if kind == "literal":
+        if type(rest[0]) is not list or not all(type(part) in _LITERALS for part in rest[0]):
+            raise ValueError("a parameter of a class can't be read")
         return typing.Literal[tuple(rest[0])]
     parts = tuple(_type(part, gate, label, depth + 1) for part in rest[-1])
     if kind == "of":

@@ -11,12 +11,13 @@ import dataclasses
 import enum
 import sys
 import types
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel
-from pydantic_core import PydanticUndefined
 
+from agent_ckpt.codec.gained import Gained, fields_of, private_of
 from agent_ckpt.codec.gate import UnresolvedError
 
 FIELDS = 1
@@ -40,7 +41,6 @@ _SLOT = types.MemberDescriptorType
 _NOT_STORED = frozenset(("__orig_class__",))
 """What `typing` writes into an instance of a generic class, and is no part of its value."""
 _CACHED_HASH = "_attrs_cached_hash"
-_FACTORIES = (list, dict, set, frozenset, tuple, str, int, float, bool, bytes, bytearray)
 PLAIN_CLASSES = {
     ("langgraph.types", "Send"),
     ("langgraph.store.base", "Item"),
@@ -48,7 +48,7 @@ PLAIN_CLASSES = {
     ("pydantic.types", "SecretStr"),
     ("pydantic.types", "SecretBytes"),
 }
-UNDEFINED = PydanticUndefined
+_NO_DEFAULT = "which has no default, or one that only code of the class can make"
 _new = object.__new__
 _set = object.__setattr__
 
@@ -63,11 +63,11 @@ class Shape:
     Attributes:
         kind: FIELDS, NAMED_TUPLE or ENUM.
         slots: the descriptors of its slots by name.
-        defaults: what a field that isn't in the stored state gets: a value or a builtin factory.
-        required: fields of a pydantic model that have no default.
+        fields: what fields get that aren't in the stored state.
+        private: the same for a pydantic model's private attributes.
     """
 
-    __slots__ = ("defaults", "has_dict", "kind", "required", "slots")
+    __slots__ = ("fields", "has_dict", "kind", "private", "slots")
 
     def __init__(self, cls: type, kind: int) -> None:
         self.kind = kind
@@ -76,7 +76,8 @@ class Shape:
             if base is not BaseModel:
                 self.slots.update({name: found for name, found in vars(base).items() if type(found) is _SLOT})
         self.has_dict = cls.__dictoffset__ != 0
-        self.defaults, self.required = _defaults(cls)
+        self.fields = Gained.of(fields_of(cls) if kind in (FIELDS, MODEL) else ())
+        self.private = Gained.of(private_of(cls) if kind == MODEL else ())
 
 
 _shapes: WeakKeyDictionary[type, Shape | str] = WeakKeyDictionary()
@@ -145,35 +146,6 @@ def _is_known(base: type, setstate: Any) -> bool:
     return attrs is not None and code is not None and bool(code.co_filename == attrs.__file__)
 
 
-def _defaults(cls: type) -> tuple[dict[str, tuple[Any, Any]], frozenset[str]]:
-    """Per field its default (or None) and its factory (or None); and pydantic's required fields."""
-    found: dict[str, tuple[Any, Any]] = {}
-    required: set[str] = set()
-    if BaseModel in cls.__mro__:
-        for name, info in cls.model_fields.items():  # type: ignore[attr-defined]
-            if info.is_required():
-                required.add(name)
-            elif info.default_factory is not None:
-                found[name] = (None, info.default_factory)
-            elif info.default is not PydanticUndefined:
-                found[name] = (info.default, None)
-    elif dataclasses.is_dataclass(cls):
-        # A plain default is found in the class, unless a slot stands there.
-        for field in dataclasses.fields(cls):
-            if field.default_factory is not dataclasses.MISSING:
-                found[field.name] = (None, field.default_factory)
-            elif field.default is not dataclasses.MISSING and type(vars(cls).get(field.name)) is _SLOT:
-                found[field.name] = (field.default, None)
-    return {name: (value, make) for name, (value, make) in found.items() if make is None or is_builtin_factory(make)}, (
-        frozenset(required)
-    )
-
-
-def is_builtin_factory(factory: Any) -> bool:
-    """Whether a default's factory is one of Python's own, so that calling it runs no code of the class."""
-    return any(factory is known for known in _FACTORIES)
-
-
 def take_apart(value: Any, shape: Shape) -> list[Any]:
     """The state of an object.
 
@@ -199,8 +171,11 @@ def take_apart(value: Any, shape: Shape) -> list[Any]:
             continue
     if _CACHED_HASH in slots:
         slots[_CACHED_HASH] = None
-    if fields is not None and not shape.required <= fields.keys():
-        raise NoDataError(f"it lacks its field {min(shape.required - fields.keys())!r}")
+    lacks = shape.fields.missing((fields or {}).keys() | slots.keys() if slots else (fields or {}).keys())
+    if lacks is None and shape.private.required:
+        lacks = shape.private.missing((value.__pydantic_private__ or {}).keys())
+    if lacks is not None:
+        raise NoDataError(f"it lacks its field {lacks!r}")
     if shape.kind == MODEL:
         assigned = sorted(value.__pydantic_fields_set__)
         return [fields, assigned, value.__pydantic_extra__, value.__pydantic_private__, slots or None]
@@ -228,6 +203,7 @@ def put_together(cls: Any, kind: int, state: list[Any], name: str) -> Any:
     Raises:
         UnresolvedError: when the class is no data, or has changed so that the state doesn't fit.
     """
+    _check(kind, state)
     try:
         shape = shape_of(cls)
     except NoDataError as exc:
@@ -247,8 +223,31 @@ def put_together(cls: Any, kind: int, state: list[Any], name: str) -> Any:
     if kind == MODEL:
         _set_assigned(made, set(state[1]))
         _set_extra(made, state[2])
-        _set_private(made, state[3])
+        _set_private(made, _private(shape, state[3], name))
     return made
+
+
+_DICT = (dict, type(None))
+_STATES: dict[int, tuple[tuple[type, ...], ...]] = {
+    FIELDS: (_DICT, _DICT),
+    NAMED_TUPLE: ((list,), (list,), _DICT),
+    MODEL: (_DICT, (list,), _DICT, _DICT, _DICT),
+}
+
+
+def _check(kind: Any, state: list[Any]) -> None:
+    """Refuse a state whose parts are objects of other classes, since these could make their methods run."""
+    if type(kind) is not int or kind not in (ENUM, *_STATES):
+        raise ValueError("an object of an unknown kind")
+    wanted = _STATES.get(kind)
+    if wanted is not None and (len(state) != len(wanted) or any(map(_is_no, state, wanted))):
+        raise TypeError("a part of an object's state is of another type than it has")
+    if kind in (NAMED_TUPLE, MODEL) and not all(type(each) is str for each in state[0 if kind == NAMED_TUPLE else 1]):
+        raise TypeError("a field is named by something else than text")
+
+
+def _is_no(part: Any, wanted: tuple[type, ...]) -> bool:
+    return type(part) not in wanted
 
 
 def _fitted(
@@ -263,21 +262,43 @@ def _fitted(
             given[field] = own.pop(field)
     if given and not shape.has_dict:
         raise misfit(name, f"its class has no field {min(given)!r} any more")
-    for field, (default, make) in shape.defaults.items():
+    lacks = shape.fields.missing(given.keys() | own.keys())
+    if lacks is not None:
+        raise misfit(name, f"its class has gained the field {lacks!r}, {_NO_DEFAULT}")
+    for field, make in shape.fields.makers.items():
         if field not in given and field not in own:
-            (own if field in shape.slots else given)[field] = default if make is None else make()
-    if not shape.required <= given.keys():
-        field = min(shape.required - given.keys())
-        raise misfit(name, f"its class has gained the field {field!r}, which has no default")
+            (own if field in shape.slots else given)[field] = _made(make, field, name)
     return given, own
+
+
+def _private(shape: Shape, given: dict[str, Any] | None, name: str) -> dict[str, Any] | None:
+    """The stored private attributes, with defaults for those that the class has gained."""
+    there = {} if given is None else given
+    lacks = shape.private.missing(there.keys())
+    if lacks is not None:
+        raise misfit(name, f"its class has gained the private attribute {lacks!r}, {_NO_DEFAULT}")
+    made = {key: _made(make, key, name) for key, make in shape.private.makers.items() if key not in there}
+    return {**there, **made} if made else given
+
+
+def _made(make: Callable[[], Any], field: str, name: str) -> Any:
+    try:
+        return make()
+    except Exception as exc:
+        raise misfit(name, f"the default of its field {field!r} can't be copied ({type(exc).__name__})") from exc
 
 
 def _member(cls: Any, state: list[Any], name: str) -> Any:
     member, value = state
-    try:
-        return cls._member_map_[member] if member is not None else _flag(cls, value)
-    except (KeyError, ValueError, TypeError) as exc:
-        raise misfit(name, f"the enum has no member {member if member is not None else value!r} any more") from exc
+    if type(member) is str and member in cls._member_map_:
+        return cls._member_map_[member]
+    if member is None and type(value) is int and issubclass(cls, enum.Flag):
+        try:
+            return _flag(cls, value)
+        except (KeyError, ValueError, TypeError):
+            pass
+    told = member if type(member) is str else value if type(value) in (int, str) else type(value).__name__
+    raise misfit(name, f"the enum has no member {told!r:.100} any more")
 
 
 def _named_tuple(cls: Any, state: list[Any], name: str) -> Any:
@@ -292,6 +313,18 @@ def _named_tuple(cls: Any, state: list[Any], name: str) -> Any:
     if fields:
         _set(made, "__dict__", dict(fields))
     return made
+
+
+def change_fields(value: Any, change: Callable[[Any], Any]) -> None:
+    """Change each attribute of an object that was just put together, running no code of its class."""
+    shape = shape_of(type(value))
+    if shape.has_dict:
+        _set(value, "__dict__", {name: change(part) for name, part in value.__dict__.items()})
+    for slot in shape.slots.values():
+        try:
+            slot.__set__(value, change(slot.__get__(value)))
+        except (AttributeError, TypeError):
+            continue
 
 
 def misfit(name: str, reason: str) -> UnresolvedError:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import types
-from collections.abc import Mapping
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Any
 
 from pydantic import BaseModel
 
-from agent_ckpt.codec import kinds, messages
+from agent_ckpt.codec import hints, kinds, messages
 
-_new = object.__new__
+_MESSAGES = {cls.model_fields["type"].default: cls for cls in messages.CLASSES}
+"""Message classes by the `type` that their fields hold."""
 
 
 def fill_model(cls: Any, given: Any, label: str) -> Any:
@@ -18,21 +17,22 @@ def fill_model(cls: Any, given: Any, label: str) -> Any:
 
     Args:
         cls: a pydantic model, of version 2 or 1.
-        given: field values by name.
+        given: field values by name; of a root model, its root.
         label: the class's stored name, for errors.
 
     Raises:
-        UnresolvedError: when a required field is missing, or it is no model.
+        UnresolvedError: when a required field is missing, it is no model, or nested objects can't be told.
     """
+    if BaseModel in cls.__mro__ and cls.__pydantic_root_model__:
+        given = {"root": given}
     if not isinstance(given, dict):
         raise kinds.misfit(label, "its fields are not stored as such")
     if BaseModel not in cls.__mro__:
-        slots = {"__fields_set__": set(given)} if hasattr(cls, "__fields__") else None
-        return kinds.put_together(cls, kinds.FIELDS, [given, slots], label)
+        return _fill_old(cls, given, label)
     fields: dict[str, Any] = {}
     for name, info in cls.model_fields.items():
         if name in given:
-            fields[name] = _fit(info.annotation, given[name], label)
+            fields[name] = fit(info.annotation, given[name], label)
     others = {name: value for name, value in given.items() if name not in fields}
     extra: dict[str, Any] | None = None
     if cls.model_config.get("extra") == "allow":
@@ -40,86 +40,74 @@ def fill_model(cls: Any, given: Any, label: str) -> Any:
     number = messages.NUMBERS.get(cls)
     if number is not None:
         return messages.build(number, fields, [*fields, *(extra or ())], extra or None)
-    private = {
-        name: attribute.default if attribute.default_factory is None else attribute.default_factory()
-        for name, attribute in (cls.__private_attributes__ or {}).items()
-        if _has_default(attribute)
-    }
-    state = [fields, [*fields, *(extra or ())], extra, private if cls.__private_attributes__ else None, None]
+    state = [fields, [*fields, *(extra or ())], extra, {} if cls.__private_attributes__ else None, None]
     return kinds.put_together(cls, kinds.MODEL, state, label)
 
 
-def _has_default(attribute: Any) -> bool:
-    if attribute.default_factory is not None:
-        return kinds.is_builtin_factory(attribute.default_factory)
-    return attribute.default is not kinds.UNDEFINED
+def _fill_old(cls: Any, given: dict[str, Any], label: str) -> Any:
+    """A model of pydantic.v1, or another class of fields."""
+    described = vars(cls).get("__fields__")
+    if not isinstance(described, dict):
+        return kinds.put_together(cls, kinds.FIELDS, [given, None], label)
+    fields = {
+        name: fit(described[name].outer_type_, value, label) if name in described else value
+        for name, value in given.items()
+    }
+    return kinds.put_together(cls, kinds.FIELDS, [fields, {"__fields_set__": set(given)}], label)
 
 
-def _fit(annotation: Any, value: Any, label: str) -> Any:
-    """A value as its annotation has it, where LangGraph's serializer flattened it."""
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        return _fit(get_args(annotation)[0], value, label)
-    if origin in (Union, types.UnionType):
-        return _fit(_choice(get_args(annotation), value), value, label)
+def fit(annotation: Any, value: Any, label: str) -> Any:
+    """A value as its annotation has it, where LangGraph's serializer flattened it.
+
+    Raises:
+        UnresolvedError: when the annotation speaks of classes of data in a form that isn't known.
+    """
+    if not isinstance(value, hints.CONTAINERS) and not hints.is_root(annotation):
+        return value
+    meant = hints.meant(annotation, value)
+    if meant is None:
+        return value
+    if isinstance(meant, type):
+        return _fit_class(meant, value, label)
+    origin, inside = hints.taken_apart(meant)
+    if isinstance(value, dict) and origin in hints.MAPPINGS and len(inside) == 2:
+        pairs = ((fit(inside[0], key, label), fit(inside[1], part, label)) for key, part in value.items())
+        return hints.mapping(origin, inside[1], pairs)
+    if origin is tuple and isinstance(value, (list, tuple)):
+        each = inside[:1] * len(value) if len(inside) == 2 and inside[1] is Ellipsis else inside
+        return tuple(map(fit, each, value, [label] * len(value))) if len(each) == len(value) else tuple(value)
+    if not isinstance(value, dict) and origin in hints.COLLECTIONS and len(inside) == 1:
+        parts = [fit(inside[0], part, label) for part in value]
+        return hints.collection(value, parts)
+    if hints.speaks_of_data(meant):
+        raise kinds.misfit(label, f"its file does not tell the objects of a field that is annotated {meant!r:.100}")
+    return value
+
+
+def _fit_class(cls: Any, value: Any, label: str) -> Any:
+    if BaseModel in cls.__mro__:
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, dict) and not cls.__pydantic_root_model__:
+            told = _MESSAGES.get(value["type"]) if type(value.get("type")) is str else None
+            return fill_model(told if told is not None and issubclass(told, cls) else cls, value, label)
+        return fill_model(cls, value, label) if cls.__pydantic_root_model__ else value
     if isinstance(value, dict):
-        return _fit_dict(annotation, origin, value, label)
-    if isinstance(value, list):
-        return _fit_list(annotation, origin, value, label)
-    if isinstance(annotation, type) and BaseModel in annotation.__mro__ and annotation.__pydantic_root_model__:  # type: ignore[attr-defined]
-        return fill_model(annotation, {"root": value}, label) if not isinstance(value, annotation) else value
-    return value
-
-
-def _fit_dict(annotation: Any, origin: Any, value: dict[Any, Any], label: str) -> Any:
-    if isinstance(annotation, type) and BaseModel in annotation.__mro__:
-        if annotation.__pydantic_root_model__:  # type: ignore[attr-defined]
-            return fill_model(annotation, {"root": value}, label)
-        return fill_model(annotation, value, label)
-    if isinstance(annotation, type) and "__dataclass_fields__" in vars(annotation):
-        return kinds.put_together(annotation, kinds.FIELDS, [value, None], label)
-    if origin in (dict, Mapping) and len(get_args(annotation)) == 2:
-        inside = get_args(annotation)[1]
-        return {key: _fit(inside, part, label) for key, part in value.items()}
-    return value
-
-
-def _fit_list(annotation: Any, origin: Any, value: list[Any], label: str) -> Any:
-    inside = get_args(annotation)
-    if isinstance(annotation, type) and BaseModel in annotation.__mro__ and annotation.__pydantic_root_model__:  # type: ignore[attr-defined]
-        return fill_model(annotation, {"root": value}, label)
-    if annotation is tuple or origin is tuple:
-        if len(inside) == 2 and inside[1] is Ellipsis:
-            return tuple(_fit(inside[0], part, label) for part in value)
-        if len(inside) == len(value):
-            return tuple(_fit(kind, part, label) for kind, part in zip(inside, value, strict=True))
+        if hints.is_typed_dict(cls):
+            return _fit_named(cls, value, label)
+        if isinstance(vars(cls).get("__fields__"), dict):
+            return fill_model(cls, value, label)
+        if "__dataclass_fields__" in vars(cls):
+            return kinds.put_together(cls, kinds.FIELDS, [_fit_named(cls, value, label), None], label)
+        return hints.mapping(cls, None, value.items()) if cls in hints.MAPPINGS else value
+    if cls is tuple:
         return tuple(value)
-    if origin is list and inside:
-        return [_fit(inside[0], part, label) for part in value]
+    if hints.is_named_tuple(cls) and isinstance(value, (list, tuple)) and len(value) == len(cls._fields):
+        named = _fit_named(cls, dict(zip(cls._fields, value, strict=True)), label)
+        return kinds.put_together(cls, kinds.NAMED_TUPLE, [list(named), list(named.values()), None], label)
     return value
 
 
-def _choice(options: tuple[Any, ...], value: Any) -> Any:
-    """The member of a union that a stored value looks like: of models, the one whose fields fit best."""
-    if isinstance(value, dict):
-        models: list[Any] = [option for option in options if isinstance(option, type) and BaseModel in option.__mro__]
-        fitting = [model for model in models if value.keys() <= model.model_fields.keys() | model.model_computed_fields]
-        fitting = [model for model in fitting if _agrees(model, value)]
-        if fitting:
-            return max(fitting, key=lambda model: -len(model.model_fields.keys() - value.keys()))
-        wanted: tuple[Any, ...] = (dict, Mapping)
-    elif isinstance(value, list):
-        wanted = (list, tuple)
-    else:
-        return None
-    return next((option for option in options if (get_origin(option) or option) in wanted), None)
-
-
-def _agrees(model: Any, value: dict[str, Any]) -> bool:
-    """Whether the fields that are literals (a union's discriminator) hold one of their values."""
-    from typing import Literal
-
-    for name, info in model.model_fields.items():
-        if get_origin(info.annotation) is Literal and name in value and value[name] not in get_args(info.annotation):
-            return False
-    return True
+def _fit_named(cls: Any, value: dict[str, Any], label: str) -> dict[str, Any]:
+    told = hints.hints_of(cls)
+    return {name: fit(told[name], part, label) if name in told else part for name, part in value.items()}

@@ -6,6 +6,8 @@ import re
 import sys
 from typing import Any
 
+from agent_ckpt.codec.gate import UnresolvedError
+
 _SIMPLE = re.compile(r"[<>|=][biufcSUVMm]\d{1,9}(\[[0-9A-Za-z/]{1,24}\])?|[bBhHiIlLqQefdgFDG?]")
 _DIMENSIONS_AT_MOST = 64
 
@@ -87,14 +89,25 @@ def _fields(described: list[Any]) -> list[Any]:
     return found
 
 
+def _numpy() -> Any:
+    try:
+        import numpy
+    except ImportError as exc:
+        raise UnresolvedError(
+            "numpy", "a numpy array is stored, and numpy can't be imported here", "install numpy"
+        ) from exc
+    return numpy
+
+
 def build(described: Any, shape: list[int], order: Any, data: Any) -> Any:
     """The array, writable.
 
     Raises:
         ValueError, TypeError: when the parts don't fit together.
     """
-    import numpy
-
+    numpy = _numpy()
+    if type(described) not in (str, list) or type(shape) is not list or type(order) is not str:
+        raise TypeError("an array whose description is none")
     if order not in ("C", "F") or len(shape) > _DIMENSIONS_AT_MOST:
         raise ValueError("an array of unknown order or too many dimensions")
     count = 1
@@ -148,8 +161,9 @@ def scalar(described: Any, data: Any) -> Any:
     Raises:
         ValueError, TypeError: when the parts don't fit together.
     """
-    import numpy
-
+    numpy = _numpy()
+    if type(described) not in (str, list) or type(data) not in (str, bytes, list):
+        raise TypeError("a scalar whose description is none")
     if described == "U":
         return numpy.str_(data)
     if described == "S":

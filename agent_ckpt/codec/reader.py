@@ -7,7 +7,8 @@ from typing import Any
 
 import ormsgpack
 
-from agent_ckpt.codec.gate import Gate
+from agent_ckpt.codec.gate import Gate, UnresolvedError
+from agent_ckpt.codec.room import LEVELS, in_room
 
 DEEPEST = 200
 
@@ -25,6 +26,7 @@ class Reader:
         self.gate = gate
         self._depth = 0
         self._failure: Exception | None = None
+        self._roomy = False
 
     def part(self, code: int, data: bytes) -> Any:
         """The value of one extension."""
@@ -46,10 +48,19 @@ class Reader:
     def _told(self, read: Callable[..., Any], *given: Any) -> Any:
         try:
             return read(*given)
+        except UnresolvedError:
+            raise
         except Exception:
-            if self._failure is not None:
+            failure, self._failure = self._failure, None
+            if isinstance(failure, UnresolvedError):
+                raise failure from None
+            if not self._roomy:
+                # msgpack hides a RecursionError, so that whatever failed is tried again where there is room.
+                self._roomy = True
+                return in_room(self._told, read, *given)
+            if failure is not None:
                 # msgpack tells only that an extension failed; the first failure is the innermost.
-                raise self._failure from None
+                raise failure from None
             raise
 
     def inner(self, data: bytes) -> Any:
@@ -61,6 +72,8 @@ class Reader:
         try:
             if self._depth > DEEPEST:
                 raise ValueError("nested too deep")
+            if self._roomy and self._depth % LEVELS == 0:
+                return in_room(self.part, code, data)
             return self.part(code, data)
         except Exception as exc:
             if self._failure is None:

@@ -24,6 +24,8 @@ import pydantic_core
 from langchain_core.messages.base import TextAccessor
 from langchain_core.runnables.utils import AddableDict
 
+from agent_ckpt.codec.gate import Unresolved, UnresolvedError
+
 FACTORIES: tuple[Any, ...] = (
     None, list, dict, set, frozenset, tuple, str, int, float, bool, bytes, bytearray, complex,
     deque, OrderedDict, Counter, decimal.Decimal, fractions.Fraction,
@@ -87,6 +89,36 @@ def _of(classes: tuple[Any, ...], at: int, text: str) -> Any:
     return classes[at](text)
 
 
+def _deque(bound: Any, *items: Any) -> Any:
+    if bound is not None and type(bound) is not int:
+        raise TypeError("a deque's bound is no number")
+    return deque(items, bound)
+
+
+def _default(number: Any, *parts: Any) -> Any:
+    if type(number) is not int:
+        raise TypeError("a factory's number is none")
+    return defaultdict(FACTORIES[number], _pairs(parts))
+
+
+def zone(key: Any) -> zoneinfo.ZoneInfo:
+    """The time zone of a name.
+
+    Raises:
+        UnresolvedError: when this machine does not have it.
+    """
+    if type(key) is not str:
+        raise TypeError("text was expected")
+    try:
+        return zoneinfo.ZoneInfo(key)
+    except Exception as exc:
+        raise UnresolvedError(
+            f"time zone {key!r:.100}",
+            f"this machine has no such time zone ({type(exc).__name__})",
+            "install the tzdata package, or the system's time zones, of a release that has it",
+        ) from exc
+
+
 def _counter(*parts: Any) -> Any:
     made: Any = Counter()
     dict.update(made, _pairs(parts))
@@ -100,12 +132,14 @@ def _addable(*parts: Any) -> Any:
 
 
 def _mapping(*maps: Any) -> Any:
-    if not all(hasattr(each, "keys") for each in maps):
+    if not all(hasattr(type(each), "keys") for each in maps):
         raise TypeError("a ChainMap of something else than mappings")
     return ChainMap(*maps)
 
 
 def _namespace(fields: dict[str, Any]) -> Any:
+    if type(fields) is not dict:
+        raise TypeError("a namespace without a dict")
     made = types.SimpleNamespace()
     made.__dict__.update(fields)
     return made
@@ -150,9 +184,9 @@ KNOWN: tuple[Known, ...] = (
     Known(complex, lambda v: [v.real, v.imag], complex),
     Known(range, lambda v: [v.start, v.stop, v.step], range),
     Known(slice, lambda v: [v.start, v.stop, v.step], slice),
-    Known(deque, lambda v: [v.maxlen, *v], lambda bound, *items: deque(items, bound)),
+    Known(deque, lambda v: [v.maxlen, *v], _deque),
     Known(OrderedDict, _flat, lambda *parts: OrderedDict(_pairs(parts))),
-    Known(defaultdict, _factory, lambda number, *parts: defaultdict(FACTORIES[number], _pairs(parts))),
+    Known(defaultdict, _factory, _default),
     Known(Counter, _flat, _counter),
     Known(ChainMap, lambda v: list(v.maps), _mapping),
     Known(datetime.date, lambda v: [v.year, v.month, v.day], datetime.date),
@@ -164,7 +198,7 @@ KNOWN: tuple[Known, ...] = (
     ),
     Known(datetime.timedelta, lambda v: [v.days, v.seconds, v.microseconds], datetime.timedelta),
     Known(datetime.timezone, lambda v: list(v.__getinitargs__()), datetime.timezone),
-    Known(zoneinfo.ZoneInfo, _zone, zoneinfo.ZoneInfo),
+    Known(zoneinfo.ZoneInfo, _zone, zone),
     Known(decimal.Decimal, lambda v: [str(v)], decimal.Decimal),
     Known(fractions.Fraction, lambda v: [v.numerator, v.denominator], fractions.Fraction),
     Known(uuid.UUID, lambda v: [v.bytes], lambda raw: uuid.UUID(bytes=raw)),
@@ -185,6 +219,20 @@ KNOWN: tuple[Known, ...] = (
 )
 _PATH, _ADDRESS, _URL = 26, 27, 28
 
+PLAIN: frozenset[type] = frozenset(
+    (
+        type(None), bool, int, float, str, bytes,
+        datetime.timedelta, datetime.timezone, zoneinfo.ZoneInfo, pydantic_core.TzInfo,
+    )
+)  # fmt: skip
+"""What the parts are, exactly, of types that hold no values of the user's: an object of another class among them
+could make its methods run."""
+_HOLDERS = (
+    slice, deque, OrderedDict, defaultdict, Counter, ChainMap, types.SimpleNamespace, types.MappingProxyType,
+    AddableDict,
+)  # fmt: skip
+_FREE = frozenset(number for number, known in enumerate(KNOWN) if known.cls in _HOLDERS)
+
 _NUMBERS: dict[Any, int] = {known.cls: number for number, known in enumerate(KNOWN) if known.cls is not None}
 _NUMBERS.update(dict.fromkeys(_PATHS, _PATH) | dict.fromkeys(_ADDRESSES, _ADDRESS))
 
@@ -202,5 +250,10 @@ def put_together(number: Any, parts: list[Any]) -> Any:
         Exception: for parts that make none.
     """
     if type(number) is not int or not 0 <= number < len(KNOWN):
-        raise ValueError(f"a value of an unknown type number: {number!r:.20}")
+        raise ValueError("a value of an unknown type number")
+    if number not in _FREE and not all(type(part) in PLAIN for part in parts):
+        for part in parts:
+            if type(part) is Unresolved:
+                raise UnresolvedError(part.type_name, part.reason, "mend that, and read it again")
+        raise TypeError("a part is of another type than such a value has")
     return KNOWN[number].together(*parts)

@@ -54,11 +54,14 @@ class TypedReader(Reader):
 
     def part(self, code: int, data: bytes) -> Any:
         """The value of one extension."""
+        try:
+            return self._part(code, data)
+        except UnresolvedError as exc:
+            return self.gate.keep(exc, code, data)
+
+    def _part(self, code: int, data: bytes) -> Any:
         if code in (OBJECT, REGISTERED, FOREIGN):
-            try:
-                return self._from_elsewhere(code, data)
-            except UnresolvedError as exc:
-                return self.gate.keep(exc, code, data)
+            return self._from_elsewhere(code, data)
         if code == BIG_INT:
             return int.from_bytes(data, "big", signed=True)
         if code == TEXT:
@@ -75,15 +78,21 @@ class TypedReader(Reader):
         if code == TUPLE:
             return tuple(inside)
         if code == SET:
-            return set(inside)
+            return _hashed(inside, set, inside)
         if code == FROZEN_SET:
-            return frozenset(inside)
+            return _hashed(inside, frozenset, inside)
         if code == MAP:
-            return dict(zip(inside[::2], inside[1::2], strict=True))
+            return _hashed(inside[::2], dict, zip(inside[::2], inside[1::2], strict=True))
         if code == KNOWN:
             return stdlib.put_together(inside[0], inside[1:])
         if code == MESSAGE:
-            return messages.build(*inside)
+            number, fields, assigned, *extra = inside
+            if (type(number), type(fields), type(assigned)) != (int, dict, list) or [type(e) for e in extra] not in (
+                [],
+                [dict],
+            ):
+                raise TypeError("a part of a message is of another type than it has")
+            return messages.build(number, fields, assigned, *extra)
         if code == ARRAY:
             return numeric.build(*inside)
         if code == SCALAR:
@@ -96,6 +105,8 @@ class TypedReader(Reader):
         inside = self.inner(data)
         if code == OBJECT:
             module, qualname, arguments, kind, *state = inside
+            if type(module) is not str or type(qualname) is not str or type(arguments) not in (list, type(None)):
+                raise ValueError("a class is named by something else than text")
             cls = self._classes.get((module, qualname)) if arguments is None else None
             if cls is None:
                 cls = generics.class_of([module, qualname, arguments], self.gate, framework=is_framework(str(module)))
@@ -107,6 +118,8 @@ class TypedReader(Reader):
 
     def _by_codec(self, name: Any, payload: Any) -> Any:
         codec = registry.by_name.get(name) if self.gate.resolves and type(name) is str else None
+        if type(name) is not str:
+            raise ValueError("a codec is named by something else than text")
         label = f"codec {name!r:.200}"
         if codec is None:
             raise UnresolvedError(
@@ -117,9 +130,42 @@ class TypedReader(Reader):
             )
         try:
             return codec.decode(payload)
+        except RecursionError:
+            raise
         except Exception as exc:
             raise UnresolvedError(
                 label,
                 f"its decode function failed ({type(exc).__name__})",
                 "mend the function, or register the codec that wrote the value under this name",
             ) from exc
+
+
+def _hashed(keys: list[Any], make: Any, given: Any) -> Any:
+    """A set or dict of these keys; unresolved where an object among them is not hashable any more."""
+    try:
+        return make(given)
+    except RecursionError:
+        raise
+    except Exception as exc:
+        cls = next(filter(None, map(_unhashable, keys)), None)
+        if cls is None:
+            raise
+        name = generics.label_of(cls.__module__, cls.__qualname__)
+        raise kinds.misfit(
+            name, f"it stands in a set, or as a key, and can't be hashed or compared any more ({type(exc).__name__})"
+        ) from exc
+
+
+def _unhashable(key: Any) -> type | None:
+    """The class of data that makes a key one that can't be hashed, or None."""
+    if type(key) in (tuple, frozenset):
+        return next(filter(None, map(_unhashable, key)), None)
+    try:
+        kinds.shape_of(type(key))
+    except kinds.NoDataError:
+        return None
+    try:
+        hash(key)
+    except Exception:
+        return type(key)
+    return None

@@ -16,7 +16,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from agent_ckpt.codec import foreign, frame, messages, secrets
-from agent_ckpt.codec.encoder import DEEPEST, TOO_DEEP, Encoder, Unstorable
+from agent_ckpt.codec.encoder import DEEPEST, TOO_DEEP, Encoder, Unstorable, short
 from agent_ckpt.codec.gate import Gate, UnresolvedError
 from agent_ckpt.codec.messages import STRETCH, Template
 from agent_ckpt.codec.pack import (
@@ -26,6 +26,7 @@ from agent_ckpt.codec.pack import (
     unpack,
     unpack_joined,
 )
+from agent_ckpt.codec.room import in_room
 from agent_ckpt.codec.secrets import SecretInClearError, refuse_secrets
 from agent_ckpt.codec.typed import TypedReader
 from agent_ckpt.errors import ValueNotStorableError
@@ -45,6 +46,10 @@ _MANY = 4
 
 class DecodeError(Exception):
     """A body that passed its check but can't be turned into a value. The reader adds where."""
+
+
+_NOT_THE_BYTES = (DecodeError, UnresolvedError, MemoryError, OSError)
+"""What says what it means, or tells of the machine and not of what is stored."""
 
 
 class ValueCodec:
@@ -122,7 +127,11 @@ class ValueCodec:
         try:
             return self.encode(value)
         except Exception:
-            return _TYPED + Encoder(self._gate, lenient=True, secrets_allowed=self.secrets_allowed).encode(value)
+            encoder = Encoder(self._gate, lenient=True, secrets_allowed=self.secrets_allowed)
+        try:
+            return _TYPED + encoder.encode(value)
+        except Exception:
+            return _TYPED + encoder.encode({key: _kept(encoder, part) for key, part in dict(value).items()})
 
     def encode_many(self, values: Sequence[Any], first: int = 0) -> list[bytes]:
         """The bodies of many values.
@@ -174,7 +183,17 @@ class ValueCodec:
         try:
             with _collector_held_off():
                 return self._decode_many(bodies)
-        except (DecodeError, UnresolvedError):
+        except _NOT_THE_BYTES:
+            raise
+        except RecursionError:
+            return self._decode_in_room(bodies)
+        except Exception as exc:
+            raise DecodeError(f"{type(exc).__name__} while decoding") from exc
+
+    def _decode_in_room(self, bodies: Sequence[bytes]) -> list[Any]:
+        try:
+            return in_room(self._decode_many, bodies)  # type: ignore[no-any-return]
+        except _NOT_THE_BYTES:
             raise
         except Exception as exc:
             raise DecodeError(f"{type(exc).__name__} while decoding") from exc
@@ -203,8 +222,10 @@ class ValueCodec:
                         templates.append(messages.template([body[1:] for body in part]) if alike else None)
                     made = templates[at // STRETCH] if len(part) == STRETCH else None
                     values += made.make() if made is not None else self._decode_many(part)
-        except (DecodeError, UnresolvedError):
+        except _NOT_THE_BYTES:
             raise
+        except RecursionError:
+            return self._decode_in_room(bodies), list(known)
         except Exception as exc:
             raise DecodeError(f"{type(exc).__name__} while decoding") from exc
         return values, templates
@@ -239,10 +260,17 @@ class ValueCodec:
 
     def refuse(self, value: Any, path: str, cause: BaseException) -> ValueNotStorableError:
         """The error for a value that `encode` or `encode_many` refused, naming the innermost part at fault."""
+        if isinstance(cause, RecursionError) and self.splits:
+            return ValueNotStorableError(
+                f"{path} can't be stored: Python's recursion limit was reached while it was encoded. Nothing of this "
+                f"call was stored. What to do: look for a codec, or a method of its classes, that calls itself without "
+                f"end; or save from a place that is less deep in calls.",
+                path=path,
+            )
         if isinstance(cause, Unstorable):
             place = path + _item(value, cause.item) + cause.path
             if cause.reason == TOO_DEEP:
-                place = _cycle(value, path, {}, set()) or place
+                place = _where_it_repeats(value, path) or place
             return ValueNotStorableError(
                 f"{place} can't be stored: a value of type {cause.kind}: {cause.reason}. Nothing of this call was "
                 f"stored. What to do: {cause.remedy}.",
@@ -275,6 +303,15 @@ class ValueCodec:
         return path, value
 
 
+def _kept(encoder: Encoder, part: Any) -> Any:
+    """A part of metadata, or a text in its place where not even a lenient encoder can take it."""
+    try:
+        encoder.encode(part)
+    except Exception:
+        return f"<{type(part).__module__}.{type(part).__qualname__}>"
+    return part
+
+
 def _item(value: Any, at: int | None) -> str:
     """The step to an item of what was given to `encode_many`: a list's, or a dict's value."""
     if at is None:
@@ -285,7 +322,7 @@ def _item(value: Any, at: int | None) -> str:
 def _cycle(value: Any, path: str, inside: dict[int, str], done: set[int]) -> str | None:
     """The path of the first part that is a container of its own, and what it is, or None."""
     if id(value) in inside:
-        return f"{path} (which is {inside[id(value)]} again)"
+        return f"{short(path)} (which is {short(inside[id(value)])} again)"
     if id(value) in done or len(inside) > DEEPEST:
         return None
     inside[id(value)] = path
@@ -296,6 +333,11 @@ def _cycle(value: Any, path: str, inside: dict[int, str], done: set[int]) -> str
     del inside[id(value)]
     done.add(id(value))
     return None
+
+
+def _where_it_repeats(value: Any, path: str) -> str | None:
+    found: str | None = in_room(_cycle, value, path, {}, set())
+    return found
 
 
 @contextmanager
