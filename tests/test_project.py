@@ -365,7 +365,7 @@ def test_ci_runs_the_readmes_test_command() -> None:
     """CI takes its command from the README, so that the two can't drift apart."""
     command = marked("test command").strip()
     assert command.startswith("python3 -m venv .venv && ")
-    assert command.endswith(".venv/bin/python -m pytest")
+    assert command.endswith(".venv/bin/python -m pytest -n auto")
     assert "<!-- test command -->" in (ROOT / ".ci" / "run").read_text("utf-8")
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
 
