@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ from typing import Any
 import pytest
 
 from agent_ckpt import AgentSaver
+
+# Set for the processes that pytest-xdist starts; what commands print depends on it.
+os.environ.pop("COLUMNS", None)
 
 
 class Api:

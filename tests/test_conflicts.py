@@ -37,6 +37,9 @@ from tests.contests import CONTESTS, FIRST, MeetingSaver, assert_linear, content
 ROOT = Path(__file__).resolve().parent.parent
 DURABILITIES = ["sync", "async", "exit"]
 
+# Other graphs than the one that made a thread write it here, and are told so.
+pytestmark = pytest.mark.filterwarnings("ignore::agent_ckpt.SchemaChangeWarning")
+
 
 def config_of(thread_id: Any = "t", **more: Any) -> dict[str, Any]:
     return {"configurable": {"thread_id": thread_id, "checkpoint_ns": "", **more}}

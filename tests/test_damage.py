@@ -433,7 +433,8 @@ def test_rows_that_belong_to_nothing_are_found(original: Any, store: Path, reope
     query(store, "INSERT INTO writes SELECT 9001, 700, checkpoint, task, run, undone, frame FROM writes LIMIT 1")
     query(
         store,
-        "INSERT INTO checkpoints SELECT 9002, 700, id, parent, run, undone, frame, history FROM checkpoints LIMIT 1",
+        "INSERT INTO checkpoints SELECT 9002, 700, id, parent, run, undone, frame, history, environment "
+        "FROM checkpoints LIMIT 1",
     )
     query(store, "INSERT INTO spaces VALUES (800, 900, 'nowhere')")
     query(store, "UPDATE this_store SET sequence = 9100")

@@ -547,6 +547,8 @@ SELECT 'checkpoint', count(*) FROM checkpoints WHERE space NOT IN (SELECT space 
 UNION ALL SELECT 'writes row', count(*) FROM writes WHERE space NOT IN (SELECT space FROM spaces)
 UNION ALL SELECT 'namespace', count(*) FROM spaces WHERE thread NOT IN (SELECT thread FROM threads)
 UNION ALL SELECT 'blob', count(*) FROM blobs WHERE (blob >> 28) NOT IN (SELECT thread FROM threads)
+UNION ALL SELECT 'checkpoint of versions that', count(*) FROM checkpoints
+WHERE environment IS NOT NULL AND environment NOT IN (SELECT environment FROM environments)
 UNION ALL SELECT 'credential use', count(*) FROM credential_uses WHERE vault NOT IN (SELECT vault FROM vaults);
 
 -- name: counters_behind
