@@ -13,6 +13,8 @@ _ABSENT = object()
 _PLAIN = (str, int, float, bool)
 _OF_USER = (list, tuple, dict, UUID, datetime, date)
 """What of a config's own metadata is kept besides: what a user filters by, and no object that merely rides along."""
+_OF_LANGCHAIN = "lc_versions"
+"""A dict that LangChain adds to every run's metadata; LangGraph's own savers keep none."""
 
 
 def whole_metadata(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -23,7 +25,7 @@ def whole_metadata(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> di
     full = {key: _clean(value) for key, value in metadata.items()}
     for source, kept in ((config.get("metadata"), _PLAIN + _OF_USER), (config.get("configurable"), (*_PLAIN, UUID))):
         for key, value in (source or {}).items():
-            ours = key in full or key in EXCLUDED_METADATA_KEYS or str(key).startswith("__")
+            ours = key in full or key in EXCLUDED_METADATA_KEYS or str(key).startswith("__") or key == _OF_LANGCHAIN
             if not ours and isinstance(value, kept):
                 full[key] = _clean(value)
     return full

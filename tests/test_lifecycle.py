@@ -413,7 +413,7 @@ def test_failed_batch_leaves_nothing(api: Api, path: Path) -> None:
     assert [w[1:] for w in api.get_tuple(thread()).pending_writes] == [("a", 1), ("b", 2), ("c", 3)]
 
 
-@pytest.mark.parametrize("at", ["put_begin", "insert_blob", "insert_checkpoint", "update_thread", "COMMIT"])
+@pytest.mark.parametrize("at", ["put_begin", "insert_blob", "insert_own_checkpoint", "update_thread", "COMMIT"])
 def test_failure_between_two_statements(at: str, api: Api, path: Path) -> None:
     """B40: a put whose statements fail in the middle is undone whole and leaves the lock free; the next put works."""
     config = api.put(thread(), *made(0))
@@ -952,7 +952,7 @@ def newer_file(path: Path) -> None:
     with AgentSaver(path) as saver:
         saver.put(thread(), *made(0))
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version=999")
+        connection.execute("PRAGMA user_version=99")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
@@ -961,7 +961,7 @@ def newer_file(path: Path) -> None:
     [
         (official_file, ["SqliteSaver", "agent-ckpt import"]),
         (foreign_file, ["another program's", "songs"]),
-        (newer_file, ["schema_version 999", "upgrade"]),
+        (newer_file, ["schema_version 99", "upgrade"]),
         (lambda path: path.write_bytes(b"not a database at all. " * 300), ["no SQLite database"]),
         (lambda path: path.write_bytes(b"short"), ["no SQLite database"]),
         (lambda path: path.write_bytes(random.Random(1).randbytes(8192)), ["no SQLite database"]),

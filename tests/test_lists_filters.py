@@ -267,6 +267,13 @@ ODD = {
 }
 
 
+def plain_lists(value: Any) -> Any:
+    """The value with a list for each tuple."""
+    if isinstance(value, dict):
+        return {key: plain_lists(item) for key, item in value.items()}
+    return [plain_lists(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
 @pytest.mark.parametrize("name", ODD)
 def test_odd_metadata_breaks_no_listing(api: Api, name: str) -> None:
     """B24: put takes odd metadata; every listing of the store goes on working and the row comes back whole."""
@@ -281,7 +288,8 @@ def test_odd_metadata_breaks_no_listing(api: Api, name: str) -> None:
     assert got["source"] == "loop"
     if name not in ("surrogate", "nan"):
         store(memory, "odd", [ODD[name]])
-        assert got == memory.get_tuple(thread("odd")).metadata
+        # InMemorySaver's serializer makes lists of tuples.
+        assert plain_lists(got) == memory.get_tuple(thread("odd")).metadata
     if name == "nan":
         assert math.isnan(got["score"])
     for key, value in ODD[name].items():
@@ -304,13 +312,9 @@ def test_odd_metadata_in_a_run(api: Api) -> None:
     assert api.get_state(graph, thread("t")).values == {"n": 2}
     assert len(listed(api, None, filter={"plain": "p"})) == 3
     kept = api.get_tuple(thread("t")).metadata
-    memory = InMemorySaver()
-    api.invoke(builder.compile(checkpointer=memory), {"n": 1}, config)
-    expected = memory.get_tuple(thread("t")).metadata
-    assert {key: kept.get(key) for key in ("user", "tags")} == {key: expected.get(key) for key in ("user", "tags")}
-    for key in ("user", "tags"):
-        if key in expected:
-            assert len(listed(api, None, filter={key: expected[key]})) == 3
+    assert (kept["user"], kept["tags"]) == (user, ["a"])
+    for wanted in ({"user": user}, {"user": str(user)}, {"tags": ["a"]}):
+        assert len(listed(api, None, filter=wanted)) == 3
 
 
 @pytest.mark.parametrize("text", ["\x00", "a\x00b", "\u202e", "\U0001f642", "\ufffd"])

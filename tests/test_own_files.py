@@ -16,12 +16,13 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from langgraph.graph import START, MessagesState, StateGraph
 
 from agent_ckpt import AgentSaver, CkptError, PoisonedError
 from agent_ckpt.cli.app import app
@@ -144,7 +145,32 @@ def _calls() -> dict[str, Callable[[Api, Path], Any]]:
         api.export_thread("t", path.with_name("t.portable"))
         api.import_thread(path.with_name("t.portable"), thread_id="carried")
 
+    def change_keys(api: Api, path: Path) -> None:
+        for call in (api.key_status, api.rotate_keys, api.seal_existing, api.unseal):
+            with suppress(CkptError):
+                call()
+
+    def look_at_credentials(api: Api, path: Path) -> None:
+        with suppress(CkptError):
+            api.saver.credentials("t").names()
+        with suppress(CkptError):
+            api.list_credentials()
+
+    def compare(api: Api, path: Path) -> None:
+        builder = StateGraph(MessagesState)
+        builder.add_node("one", lambda state: state)
+        builder.add_edge(START, "one")
+        graph = builder.compile(checkpointer=api.saver)
+        api.check(graph)
+        with api.saver.guard(graph):
+            api.written_by(CONFIG)
+        with suppress(CkptError):
+            api.restore_captured(CONFIG)
+
     return {
+        "key_status": change_keys,
+        "credentials": look_at_credentials,
+        "check": compare,
         "open another saver": open_another,
         "fail to open": open_badly,
         "narrow the rights": narrow,
@@ -176,6 +202,13 @@ def _calls() -> dict[str, Callable[[Api, Path], Any]]:
 
 
 NOT_A_CALL = {
+    "rotate_keys",
+    "seal_existing",
+    "unseal",
+    "list_credentials",
+    "guard",
+    "written_by",
+    "restore_captured",
     "leases",
     "break_lease",
     "rolled_back",
@@ -245,6 +278,8 @@ def _commands(command: Any = None, prefix: tuple[str, ...] = ()) -> Iterator[tup
 
 ARGUMENTS: dict[tuple[str, ...], list[str]] = {
     ("show",): ["DB", "t"],
+    ("keys", "new"): ["KEY"],
+    ("check",): ["tests.any_graph:graph", "DB"],
     ("rollback",): ["DB", "t", f"{1:032x}"],
     ("import",): ["PORTABLE", "DB", "--as", "imported"],
     ("export",): ["DB", "t", "OUT"],
@@ -278,6 +313,7 @@ def test_no_command_opens_the_files(path: Path, open_saver: Any) -> None:
     portable = path.with_name("before.portable")
     live.api.export_thread("t", portable)
     words = {"DB": str(path), "PORTABLE": str(portable), "OUT": str(path.with_name("out.portable"))}
+    words["KEY"] = str(path.with_name("new.key"))
     for command in _commands():
         given = [words.get(word, word) for word in ARGUMENTS.get(command, ["DB"])]
         done = subprocess.run(
@@ -288,7 +324,10 @@ def test_no_command_opens_the_files(path: Path, open_saver: Any) -> None:
             timeout=120,
         )
         assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout.splitlines()[-1]) == [0, []], (command, done.stdout, done.stderr)
+        status, opened = json.loads(done.stdout.splitlines()[-1])
+        # What is about keys ends with an error on a plaintext file, and that is not what is looked at here.
+        assert status == 0 or command[0] in ("keys", "credentials"), (command, done.stdout, done.stderr)
+        assert opened == [], command
         assert os.stat(f"{live.path}-wal").st_ino == live.inode, command
         live.write()
     live.still_whole()

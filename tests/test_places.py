@@ -18,7 +18,7 @@ from langgraph.store.sqlite import SqliteStore
 
 from agent_ckpt import AgentSaver, BusyError, UnavailableError, UsageError
 from agent_ckpt.options import Options
-from agent_ckpt.sqlite import SqliteBackend, engine, guard, mounts, place, schema
+from agent_ckpt.sqlite import SqliteBackend, engine, mounts, place, schema
 from agent_ckpt.sqlite import wal as wal_module
 from tests.conftest import Api
 from tests.sqlite_backend import ROOT, add, backend_on, count, finish, run_script, start
@@ -231,7 +231,7 @@ def test_side_file_locks_are_missing(
     def missing(*_: Any, **__: Any) -> bool:
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(guard.filelock, "lock_descriptor", missing)
+    monkeypatch.setattr("filelock.lock_descriptor", missing)
     for options in ({"journal": "rollback"}, {"journal": "wal", "engine": "pysqlite3"}):
         backend = backend_on(path.with_name(f"{options}.db"), **options)
         backend.run(add("1"), write=True)
@@ -491,7 +491,13 @@ sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *sys.argv[1:]]))
 
 def test_systems_without_fcntl_and_fork(tmp_path: Path) -> None:
     """`import agent_ckpt`, a saver, and the tests of the pure parts work where there is neither fcntl nor fork."""
-    chosen = [str(ROOT / "tests" / "test_codec.py"), "-k", "compression or whole or header or ids"]
+    chosen = [
+        str(ROOT / "tests" / "test_codec.py"),
+        "-k",
+        "compression or whole or header or ids",
+        "-W",
+        "ignore::pytest.PytestAssertRewriteWarning",
+    ]
     settings = ["--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml")]
     done = subprocess.run(
         [sys.executable, "-c", BARE, *chosen, *settings],

@@ -36,7 +36,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float]]:
         drawn.append((low, high))
         return 0.0
 
-    monkeypatch.setattr(retrying.random, "uniform", uniform)
+    monkeypatch.setattr(retrying._random, "uniform", uniform)
     return drawn
 
 

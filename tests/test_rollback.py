@@ -320,6 +320,7 @@ def test_what_is_no_target(api: Api, payments: Payments) -> None:
     assert api.rolled_back("other") == []
 
 
+@pytest.mark.filterwarnings("ignore::agent_ckpt.SchemaChangeWarning")  # another graph writes a copy
 def test_copies_deletions_and_reopening(api: Api, payments: Payments, open_saver: Callable[..., AgentSaver]) -> None:
     """Marks survive reopening and copying, with what they mean for DeltaChannels; a deletion takes them along."""
     graph = delta_graph(api.saver, 3)

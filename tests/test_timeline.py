@@ -126,11 +126,11 @@ def test_a_new_thread_is_at_revision_zero(api: Api) -> None:
 
 def test_it_is_neither_stored_nor_shown(api: Api, payments: Payments) -> None:
     """No metadata, no StateSnapshot and no config that comes back holds what was said to the saver alone."""
-    asked = {"expected_revision": api.revision("t"), "stale_checkpoint": "refuse", "own_key": "kept"}
+    asked = {"expected_revision": api.revision("t"), "stale_checkpoint": "refuse", "own_mark": "kept"}
     api.invoke(payments.graph, ANSWER, config(**asked))
     states = api.history(payments.graph, config())
     assert len(states) >= 5
-    assert any(state.metadata.get("own_key") == "kept" for state in states)
+    assert any(state.metadata.get("own_mark") == "kept" for state in states)
     for state in [*states, api.get_state(payments.graph, config(**asked))]:
         for part in (state.metadata, state.config["configurable"], (state.parent_config or {}).get("configurable", {})):
             assert not {"expected_revision", "stale_checkpoint"} & part.keys()
