@@ -101,7 +101,7 @@ def test_a_subgraph_that_stores_nothing(api: Api) -> None:
 def test_a_killed_process(durability: str, path: Path, saver: AgentSaver) -> None:
     """The process is killed in the node; another one finishes the thread with the same key."""
     script = """
-        import os, sys
+        import os, sys, time
         from agent_ckpt import AgentSaver
         from tests.test_idempotency import Keys
         from tests.test_timeline import config
@@ -113,6 +113,7 @@ def test_a_killed_process(durability: str, path: Path, saver: AgentSaver) -> Non
             print(keys.made["charge"][0], flush=True)
             while len(list(saver.list({"configurable": {"thread_id": "t"}}))) < 2:
                 pass
+            time.sleep(1)  # what the steps before it still store beside it ("async")
             os.kill(os.getpid(), 9)
         keys.graph.nodes["charge"].bound.func = killed
         keys.graph.invoke({"log": ["in"]}, config(), durability=sys.argv[2])
