@@ -279,7 +279,8 @@ def test_a_damaged_target(api: Api, payments: Payments, path: Path) -> None:
     """What can't be read is no head: refused, and nothing changed."""
     states = api.history(payments.graph, config())
     revision = api.revision("t")
-    query(path, "UPDATE checkpoints SET frame = x'c1c1' WHERE seq = (SELECT min(seq) FROM checkpoints)")
+    oldest = "SELECT min(seq) FROM checkpoints JOIN spaces USING (space) WHERE ns = ''"
+    query(path, f"UPDATE checkpoints SET frame = x'c1c1' WHERE seq = ({oldest})")
     with pytest.raises(CorruptionError):
         api.rollback(at(states[-1]))
     assert api.get_state(payments.graph, config()).config == states[0].config
