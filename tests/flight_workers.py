@@ -122,7 +122,7 @@ def turn_and_stay(meet: Meet, path: Path, strategy: str) -> Any:
         graph, _ = assistant(saver, meet)
         try:
             with saver.turn(CONFIG, strategy) as config:  # type: ignore[arg-type]
-                return say(graph, "look first", "sync", config=config)
+                return say(graph, "look first", "sync", "sync", config)
         except ThreadConflictError as exc:
             return exc.fields
 

@@ -82,10 +82,11 @@ def check_lease(place: Place, lease: LeaseRow | None, session: Session | None, r
     """Refuse whoever writes a thread that another holds the lease of, or has lost the lease that it held."""
     if lease is not None and lease.holder == rules.lease:
         return
-    if lease is not None and rules.holds(lease):
-        raise leased(place.thread_id, lease, doing, session is not None and session.wrote)
+    wrote = session is not None and session.wrote
     if rules.lease is not None:
-        raise lease_lost(place.thread_id, doing, session is not None and session.wrote)
+        raise lease_lost(place.thread_id, doing, wrote)
+    if lease is not None and rules.holds(lease):
+        raise leased(place.thread_id, lease, doing, wrote)
 
 
 def refuse_leased(thread_id: str, rules: Rules, doing: str) -> Program[None]:
