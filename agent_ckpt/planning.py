@@ -15,7 +15,7 @@ from langgraph.checkpoint.base import (
     CheckpointTuple,
 )
 
-from agent_ckpt.carrier import config_for, run_id_of
+from agent_ckpt.carrier import config_for, run_id_of, state_version_of
 from agent_ckpt.codec import expand, frame, tree
 from agent_ckpt.codec.plan import RUN_FROM, Planner
 from agent_ckpt.codec.values import DecodeError, UnresolvedError, ValueCodec
@@ -96,6 +96,7 @@ class Planning:
             list(updated) if updated is not None else None,
             self._codec.encode_leniently(metadata),
             self._whole(rest, "checkpoint") if rest else None,
+            state_version_of(metadata),
         )
         channels, inherits = self._channels(at, checkpoint, new_versions)
         for name, value in captured.items():
@@ -123,6 +124,7 @@ class Planning:
         task_id: str,
         task_path: str,
         session: Session | None,
+        state_version: int | None = None,
     ) -> WritesPlan:
         """Plan a put_writes.
 
@@ -146,6 +148,7 @@ class Planning:
             self._compression,
             session,
             self._rules,
+            state_version,
         )
 
     def remember(self, written: Written) -> None:
@@ -266,7 +269,7 @@ class Reading:
             checkpoint=checkpoint,  # type: ignore[arg-type]
             metadata=self._metadata(body.metadata, row.place),
             parent_config=parent,
-            pending_writes=[(task_id, channel, values(ref, channel)) for task_id, channel, ref in found.writes],
+            pending_writes=[(task_id, channel, values(ref, channel)) for task_id, channel, ref, _ in found.writes],
         )
 
     def _known(self, state: tree.State, place: Place, channel: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from agent_ckpt.backend import Program, Row, Statement
@@ -250,7 +250,7 @@ def _same(existing: CheckpointRow, plan: PutPlan) -> bool:
 def _without_captures(body: Body) -> bytes:
     """What makes two checkpoints the same: not what the process's random generators were at."""
     state = [part for part in body.channels if part[1] is not None or not part[0].startswith(CAPTURE)]
-    return rows.pack_body(Body(body.v, body.ts, state, body.versions_seen, body.updated, body.metadata, body.rest))
+    return rows.pack_body(replace(body, channels=state))
 
 
 def _other_content(plan: PutPlan, row: ThreadRow) -> ThreadConflictError:
