@@ -46,6 +46,7 @@ class Planning:
         self._compression = compression
         self._rules = rules
         self._ns, self._checkpoint_id = "", ""
+        self._state_version: int | None = None
         self._planner = Planner(
             codec,
             self.hot.entry_of,
@@ -86,6 +87,7 @@ class Planning:
             raise UsageError("the checkpoint has no id")
         place = Place(at.thread_id, at.ns, checkpoint_id)
         self._ns, self._checkpoint_id = place.ns, checkpoint_id
+        self._state_version = state_version_of(metadata)
         rest = {key: value for key, value in checkpoint.items() if key not in _OWN_KEYS}
         updated = checkpoint.get("updated_channels")
         body = Body(
@@ -96,7 +98,7 @@ class Planning:
             list(updated) if updated is not None else None,
             self._codec.encode_leniently(metadata),
             self._whole(rest, "checkpoint") if rest else None,
-            state_version_of(metadata),
+            self._state_version,
         )
         channels, inherits = self._channels(at, checkpoint, new_versions)
         for name, value in captured.items():
@@ -156,7 +158,7 @@ class Planning:
         if written.assembled is not None:
             self.hot.adopt(written.assembled.stored)
         if written.channels:
-            self.hot.bodies[self._ns] = (self._checkpoint_id, written.channels)
+            self.hot.bodies[self._ns] = (self._checkpoint_id, written.channels, self._state_version)
         for path, seq in self._planner.sequences.items():
             if seq.state is not None:
                 self.hot.keep_sequence((self._ns, path), seq.state)
@@ -177,10 +179,11 @@ class Planning:
         """Name, version and plan of each channel; and whether one has its parent's reference.
 
         A channel that keeps its parent's value gets the reference here if the parent is the
-        checkpoint put or restored last, else KEEP, and then the transaction reads the parent.
+        checkpoint put or restored last, else KEEP, and then the transaction reads the parent. A value of
+        another state version is not kept: it would pass for one of this.
         """
-        parent_id, before = self.hot.bodies.get(at.ns, (None, {}))
-        known = at.checkpoint_id is not None and parent_id == at.checkpoint_id
+        parent_id, before, of = self.hot.bodies.get(at.ns, (None, {}, None))
+        known = at.checkpoint_id is not None and parent_id == at.checkpoint_id and of == self._state_version
         inherits = False
         values = checkpoint.get("channel_values") or {}
         versions = checkpoint.get("channel_versions") or {}
@@ -311,7 +314,7 @@ class Reading:
             return
         expander = expand.Expander(self._codec, found.blobs.entries, found.thread.secret, found.blobs.faults)
         channels = {name: (version, ref) for name, version, ref in found.body.channels}
-        hot.bodies[found.row.place.ns] = (found.row.place.checkpoint_id, channels)
+        hot.bodies[found.row.place.ns] = (found.row.place.checkpoint_id, channels, found.body.state_version)
         for name, (_, ref) in channels.items():
             if name in found.states:
                 continue

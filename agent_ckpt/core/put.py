@@ -233,7 +233,9 @@ def _kept(plan: PutPlan, state: Row | None, row: ThreadRow) -> list[tree.Plan | 
             raise parent_gone(plan.place.thread_id, plan.session, row, plan.parent_id)
     elif keeps:
         parent = _checkpoint(plan.place._replace(checkpoint_id=plan.parent_id), state[13:17], row.secret)
-        before = {name: (version, ref) for name, version, ref in body_of(parent).channels}
+        body = body_of(parent)
+        if body.state_version == plan.body.state_version:
+            before = {name: (version, ref) for name, version, ref in body.channels}
     return [_inherit(before.get(name), version) if part is KEEP else part for name, version, part in plan.channels]
 
 
