@@ -449,9 +449,9 @@ def test_queries_have_no_unnamed_text() -> None:
         assert list(queries.split(text)), name
 
 
-def test_placeholders_reach_the_driver_without_a_name(recwarn: pytest.WarningsRecorder) -> None:
-    """Python 3.12.0 to 3.12.3 warn of numbered placeholders at each statement: what is sent has plain ones, with a value
-    for each in its place, in one statement and in many."""
+def test_placeholders_reach_the_driver_without_a_name() -> None:
+    """Python 3.12.0 to 3.12.3 warn of numbered placeholders at each statement: what is sent has plain ones, with a
+    value for each in its place, in one statement and in many."""
     sent: list[tuple[str, Any]] = []
 
     class Connection:

@@ -3,8 +3,9 @@
 A block starts with a line `-- name: NAME` and ends where the next one starts. SQL stands nowhere else, so
 that one file can be read, searched and reviewed as the whole of what is ever sent to the database.
 
-Its placeholders are numbered, so that one value may stand in several places. The driver of Python 3.12.0 to 3.12.3 takes
-such a number for a name, and warns of each statement: what is sent has plain placeholders, and the values in their order.
+Its placeholders are numbered, so that one value may stand in several places. The driver of Python 3.12.0 to 3.12.3
+takes such a number for a name, and warns of each statement: what is sent has plain placeholders, and the values in
+their order.
 """
 
 from __future__ import annotations
