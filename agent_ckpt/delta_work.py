@@ -14,10 +14,10 @@ from agent_ckpt.carrier import place_of
 from agent_ckpt.codec.values import ValueCodec
 from agent_ckpt.core import read
 from agent_ckpt.model import Place
+from agent_ckpt.parts import Store
 from agent_ckpt.planning import Reading
 from agent_ckpt.seldom import delta
 from agent_ckpt.steps import Call, Steps
-from agent_ckpt.work import Store
 
 
 def delta_history(
