@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
@@ -190,28 +191,28 @@ class Watch:
         looked = compare(found, view) if guard is not None else [*_tasks_gone(found, view), *_removed(found, view)]
         others = [change for change in looked if change.kind != "channel_added"]
         if guard is not None and guard[1] == "raise" and any(change.fatal for change in others):
-            raise refusal(found, others)
+            raise refusal(found.config, others)
         removed = [change for change in others if change.kind in ("channel_removed", "pending_node_gone")]
         if removed and self._on_change == "raise":
-            raise refusal(found, removed)
+            raise refusal(found.config, removed)
         loud = guard is not None and guard[1] != "ignore"
-        self._tell(found, others if loud else removed if self._on_change == "warn" else [])
+        self._tell(found.config, others if loud else removed if self._on_change == "warn" else [])
 
-    def unresolved(self, found: CheckpointTuple, kept: dict[str, str]) -> None:
-        """Values of a checkpoint were read as Unresolved, since their classes aren't there."""
+    def unresolved(self, config: RunnableConfig, kept: dict[str, str]) -> None:
+        """Values of the checkpoint that a config names were read as Unresolved, since their classes aren't there."""
         names = list(kept)
         changes = [SchemaChange("unresolved", name, f"class {name} isn't there: {kept[name]}") for name in names]
         if self._on_change == "raise":
             kept.clear()
-            raise refusal(found, changes)
+            raise refusal(config, changes)
         if self._on_change == "warn":
-            self._tell(found, changes)
+            self._tell(config, changes)
 
-    def _tell(self, found: CheckpointTuple, changes: list[SchemaChange]) -> None:
+    def _tell(self, config: RunnableConfig, changes: list[SchemaChange]) -> None:
         fresh = [change for change in changes if (change.kind, change.name) not in self._told]
         self._told.update((change.kind, change.name) for change in fresh)
         if fresh:
-            place = found.config["configurable"]
+            place = config["configurable"]
             message = (
                 f"the code changed since checkpoint {place['checkpoint_id']!r} in namespace {place['checkpoint_ns']!r} "
                 f"of thread {str(place['thread_id'])!r} was stored: {'; '.join(change.detail for change in fresh)}"
@@ -219,9 +220,9 @@ class Watch:
             warnings.warn(message, SchemaChangeWarning, stacklevel=2)
 
 
-def refusal(found: CheckpointTuple, changes: list[SchemaChange]) -> SchemaChangeError:
+def refusal(config: RunnableConfig, changes: list[SchemaChange]) -> SchemaChangeError:
     """The error of a run that may not go on."""
-    place = found.config["configurable"]
+    place = config["configurable"]
     stored = "No node of it has run" if place["checkpoint_ns"] else "No node has run and nothing was stored"
     return SchemaChangeError(
         f"the graph can't go on from checkpoint {place['checkpoint_id']!r} in namespace {place['checkpoint_ns']!r} of "
