@@ -151,7 +151,8 @@ def test_cut_after_a_long_reader(backend: SqliteBackend, path: Path) -> None:
         largest = write(backend, "a", VOLUME)
         assert largest > VOLUME
         time.sleep(1.0)
-        assert size(path) == largest
+        # Each attempt at it makes it longer by a page or two.
+        assert largest <= size(path) < largest + 20_000
         assert tidiers() == 1
     assert becomes(lambda: size(path) <= MIB)
     assert backend.run(count) == VOLUME // BLOB
