@@ -95,10 +95,10 @@ class Beside:
         try:
             found = self._fold(mark)
         except engine.ERRORS as exc:
-            if errors.code(exc) != sqlite3.SQLITE_INTERRUPT:
-                self._unable = True
-                raise
-            return Outcome.LATER
+            if errors.is_busy(exc) or errors.code(exc) == sqlite3.SQLITE_INTERRUPT:
+                return Outcome.LATER
+            self._unable = True
+            raise
         now = time.monotonic()
         if found is Outcome.NEARLY:
             # If it can't be cut then, readers come and go; they are not to be met at each turn.
