@@ -160,6 +160,7 @@ def preload(path: Path, journal: Journal, workers: int) -> None:
         def requests() -> None:
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
             try:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
                 for number in range(1_000_000):
                     # As Celery's tasks do: a new event loop for each.
                     asyncio.run(graph.ainvoke({"who": number}, thread(f"{name} graph")))
@@ -170,6 +171,8 @@ def preload(path: Path, journal: Journal, workers: int) -> None:
 
         return requests
 
+    # A worker that isn't ready for it yet hears of it later.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     running = [in_child(serve(f"worker {number}")) for number in range(workers)]
     time.sleep(0.5)
     killed = running.pop()

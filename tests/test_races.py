@@ -20,7 +20,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from agent_ckpt import AgentSaver, ThreadConflictError
-from tests.conftest import Api, assert_sound
+from tests.conftest import Api, assert_sound, until
 from tests.contests import CONTESTS, assert_linear
 from tests.race_workers import (
     Worker,
@@ -238,13 +238,6 @@ def test_killed_winner_is_replaced_at_once(
         with pytest.raises(ThreadConflictError):
             saver.put_writes(late.config, [("n", 5)], "task")
         assert_linear(saver, "t")
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < deadline, "never came true"
-        time.sleep(0.01)
 
 
 def test_frozen_winner_is_refused_when_it_wakes(spare: Callable[[], Worker], saver: AgentSaver, path: Path) -> None:

@@ -25,14 +25,13 @@ import pytest
 
 from agent_ckpt import AgentSaver, UsageError, WalPinnedError, WalStatus
 from agent_ckpt.sqlite import SqliteBackend, connect, pins, wal
-from tests.conftest import Api
+from tests.conftest import WATCHDOG_S, Api
 from tests.sqlite_backend import ROOT, add, backend_on, count, finish, start
 
 MIB = 1 << 20
 VOLUME = int(os.environ.get("AGENT_CKPT_WAL_MIB", "12")) * MIB
 BLOB = 40_000
 GROUP = 60_000
-WATCHDOG_S = 20.0
 
 READER = """
     import sqlite3

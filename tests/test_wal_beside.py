@@ -21,9 +21,10 @@ from agent_ckpt.sqlite import SqliteBackend, beside, connect
 from agent_ckpt.sqlite import backend as backend_module
 from agent_ckpt.sqlite.group import Handle
 from agent_ckpt.sqlite.tidy import Tidier
+from tests.conftest import WATCHDOG_S
 from tests.sqlite_backend import add, backend_on, count, finish, start
 from tests.sqlite_backend import connect as connect_beside
-from tests.test_wal import BLOB, WATCHDOG_S, becomes, reading, size, tidiers
+from tests.test_wal import BLOB, becomes, reading, size, tidiers
 
 SECONDS = float(os.environ.get("AGENT_CKPT_TEST_BESIDE_S", "3"))
 SMALL = {"wal_autocheckpoint": 40}
