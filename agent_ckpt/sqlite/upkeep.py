@@ -131,7 +131,8 @@ class Upkeep:
         wait = Pauses(time.monotonic() + SOON_WAIT_S)
         while not self._closing:
             try:
-                if self._run.acquire(timeout=PAUSE_MAX_S) and self._handle is not None:
+                # Blocked in it when a caller lets go: one that only looks in now and then finds the next caller inside.
+                if self._run.acquire(timeout=SOON_WAIT_S) and self._handle is not None:
                     found = self._maintain(work)
                     if found:
                         return found
