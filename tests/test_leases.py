@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import re
 import signal
 import threading
@@ -176,7 +177,7 @@ def test_breaking_a_lease(saver: AgentSaver, form: str) -> None:
         told = refused(lambda: say(graph, "late", "sync"))
         assert told is not None
         assert told["reason"] == "lease_lost"
-        assert lease.renew() is False
+        assert (lease.renew() if form == "sync" else elsewhere(lambda: asyncio.run(lease.arenew()))) is False
 
     enter(saver.lease("t"), form, body)
     assert saver.break_lease("t") is False
@@ -223,6 +224,50 @@ def test_contended_leases_have_one_holder_each(saver: AgentSaver, path: Path, wo
     assert head is not None
     assert head.checkpoint["channel_values"]["n"] == len(written) >= each
     print(f"{4 * each} leases, {frozen} holders frozen, {4 * each - len(written)} lost theirs before they had written")
+
+
+def test_a_lease_keeps_its_history(saver: AgentSaver) -> None:
+    """B62: prune, delete_for_runs and a copy onto a leased thread by another are refused with nothing done to it, other
+    threads are pruned all the same, and the holder may."""
+    graph, _ = assistant(saver)
+    run_id = "5b1f2a6e-0d6f-4c8e-9a51-5d9d2f7f1a11"
+    for thread_id in ("t", "free"):
+        config = {"configurable": {"thread_id": thread_id}, "metadata": {"run_id": run_id}}
+        graph.invoke({"messages": [("user", "zero")]}, config)
+
+    def size(thread_id: str) -> int:
+        return len(list(saver.list({"configurable": {"thread_id": thread_id}})))
+
+    before = size("t")
+    with saver.lease("t"), saver.lease("new"):
+        for action in (
+            lambda: saver.prune(["t", "free"]),
+            lambda: saver.delete_for_runs([run_id]),
+            lambda: saver.copy_thread("free", "new"),
+        ):
+            told = elsewhere(lambda action=action: refused(action))  # type: ignore[misc]
+            assert told["reason"] == "leased"
+        assert (size("t"), size("free"), saver.exists("new")) == (before, 1, False)
+        saver.copy_thread("free", "new")
+        saver.prune(["t"])
+    assert (size("t"), size("new")) == (1, 1)
+
+
+def test_a_lease_in_a_thread_pool(saver: AgentSaver, form: str) -> None:
+    """lease.config carries the lease to another OS thread, for runs and for update_state, and only there."""
+    graph, _ = assistant(saver)
+    say(graph, "zero", "sync")
+
+    def body(lease: Any) -> None:
+        assert elsewhere(lambda: refused(lambda: say(graph, "one", form, config=lease.config))) is None
+        note = {"messages": [HumanMessage("note")]}
+        assert elsewhere(lambda: refused(lambda: graph.update_state(lease.config, note, as_node="tools"))) is None
+        assert elsewhere(lambda: refused(lambda: update(graph)))["reason"] == "leased"
+        copied = pickle.loads(pickle.dumps(lease.config))
+        assert copied == {"configurable": {"thread_id": "t"}}
+        assert type(copied["configurable"]["thread_id"]) is str
+
+    enter(saver.lease("t"), form, body)
 
 
 def test_a_leased_thread_is_not_deleted(saver: AgentSaver, form: str) -> None:
