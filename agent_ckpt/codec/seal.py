@@ -20,12 +20,12 @@ from hashlib import blake2b
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers import Cipher as BlockCipher
-from cryptography.hazmat.primitives.ciphers import algorithms, modes
+from cryptography.hazmat.primitives.ciphers import CipherContext, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
 
 from agent_ckpt.codec.digest import Coordinates
 from agent_ckpt.codec.frame import UnsealError
-from agent_ckpt.codec.pack import UnpackError, pack, unpack
+from agent_ckpt.codec.pack import UnpackError, pack, pack_made, unpack
 from agent_ckpt.model import Secret
 
 KEY_SIZE = 32
@@ -44,14 +44,17 @@ class DataCipher:
         context: what all its frames are bound to: the store and the thread (`thread_context`).
     """
 
-    __slots__ = ("_aead", "_context", "_marks")
+    __slots__ = ("_aead", "_context", "_hiders", "_marks", "_showers")
 
     def __init__(self, data_key: bytes, context: bytes) -> None:
         self._aead = AESGCM(data_key)
         self._context = context
-        # A block cipher over single blocks that are never equal: nothing is chained, so no mode is at work.
+        # A block cipher over single blocks that are never equal: nothing is chained, so no mode is at work, and a
+        # context serves again and again, but one OS thread at a time.
         key = hmac.digest(data_key, b"agent_ckpt addresses\x01", "sha256")
         self._marks = BlockCipher(algorithms.AES(key), modes.ECB())  # noqa: S305
+        self._hiders: list[CipherContext] = []
+        self._showers: list[CipherContext] = []
 
     def seal(self, header: bytes, payload: bytes, coordinates: Coordinates) -> bytes:
         """Nonce, ciphertext and tag of a payload that stands under a header at coordinates."""
@@ -73,17 +76,27 @@ class DataCipher:
 
     def hide(self, addresses: bytes) -> bytes:
         """What stands in the file for joined 16-byte addresses, so that it tells nothing of the content."""
-        encryptor = self._marks.encryptor()
-        return encryptor.update(addresses) + encryptor.finalize()
+        try:
+            context = self._hiders.pop()
+        except IndexError:
+            context = self._marks.encryptor()
+        marks = context.update(addresses)
+        self._hiders.append(context)
+        return marks
 
     def show(self, marks: bytes) -> bytes:
-        """Undo `hide`."""
-        decryptor = self._marks.decryptor()
-        return decryptor.update(marks) + decryptor.finalize()
+        """Undo `hide`; for whole marks only, since a context would keep what is left over."""
+        try:
+            context = self._showers.pop()
+        except IndexError:
+            context = self._marks.decryptor()
+        addresses = context.update(marks)
+        self._showers.append(context)
+        return addresses
 
     def _bound(self, header: bytes, coordinates: Coordinates) -> bytes:
         # Each part has a length of its own: the context ends in its own, the header has five bytes.
-        return self._context + header + pack(list(coordinates))
+        return self._context + header + pack_made(coordinates)
 
     def __repr__(self) -> str:
         return "DataCipher(...)"

@@ -162,5 +162,5 @@ def claim(thread_id: str, held_by: bytes, session_id: bytes) -> Program[None]:
     found = yield Statement("thread_row", (thread_id,))
     row = thread_row(found[0], thread_id) if found else None
     if row is not None and row.session == held_by:
-        column = session_column(row, row.revision, session_id)
+        column = session_column(row._replace(session=session_id))
         yield Statement("update_thread", (row.thread, row.revision, column, row.next_blob))

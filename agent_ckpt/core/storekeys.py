@@ -87,6 +87,11 @@ class StoreKeys:
         self._store_key = keyring.unwrap(found.envelope, context, "the store")
         self._names = seal.NameCipher(self._store_key, store_id)
         self._secrets: dict[bytes, Secret] = {}
+        self.ways = _WAYS[self.seals_thread_ids]
+
+    def kept(self, envelope: bytes) -> Secret | None:
+        """A thread's secret, where it was made before."""
+        return self._secrets.get(envelope)
 
     def seal_name(self, role: str, name: Any) -> Any:
         """What stands in the file for a name."""
@@ -190,10 +195,43 @@ class Shape(NamedTuple):
     secret: int | None = None
     found: int | None = None
 
-    @property
-    def run(self) -> int | None:
-        """The parameter that is a run."""
-        return 4 if 4 in self.params else 0 if self.params.get(0) == "run" else None
+
+class _Way(NamedTuple):
+    """A Shape as it is gone through for each statement, with nothing of thread ids where those stand in clear.
+
+    Attributes:
+        params, columns, secret, found: as in the Shape.
+        run: the parameter that is a run, or None.
+        finds: whether it looks something up by its first parameter.
+        asks_thread, tells_thread: whether the first parameter, and the first column, is a thread_id.
+    """
+
+    params: tuple[tuple[int, str], ...]
+    columns: tuple[tuple[int, str], ...]
+    secret: int | None
+    found: int | None
+    run: int | None
+    finds: bool
+    asks_thread: bool
+    tells_thread: bool
+
+
+def _ways(seals_thread_ids: bool) -> dict[str, _Way]:
+    """How each statement is translated; those in which nothing is left to translate are left out."""
+    made = {}
+    for name, shape in SHAPES.items():
+        params, columns = (
+            tuple((at, role) for at, role in roles.items() if seals_thread_ids or role != "thread")
+            for roles in (shape.params, shape.columns)
+        )
+        first = shape.params.get(0)
+        run = 4 if 4 in shape.params else 0 if first == "run" else None
+        way = _Way(
+            params, columns, shape.secret, shape.found, run, first is not None, first == "thread", 0 in shape.columns
+        )
+        if params or columns or way.finds or way.secret is not None:
+            made[name] = way
+    return made
 
 
 _ROLES = {"thread": "a thread's id", "ns": "a namespace's name", "run": "a run's id", "label": "a lease's label"}
@@ -253,23 +291,28 @@ SHAPES: dict[str, Shape] = {
 }
 """Every statement that takes or gives a thread_id, a namespace, a run, a lease's label or a thread's secret."""
 
+_WAYS = {seals_thread_ids: _ways(seals_thread_ids) for seals_thread_ids in (False, True)}
+
 
 def translated(program: Program[T], keys: StoreKeys) -> Program[T]:
     """A program as it runs against a sealed file."""
+    ways = keys.ways
     try:
         step = next(program)
         while True:
-            shape = SHAPES.get(step.name)
-            if shape is None:
+            way = ways.get(step.name)
+            if way is None:
                 step = program.send((yield step))
                 continue
-            if shape.run is not None and type(step.params[shape.run]) is str:
+            params = step.params
+            if way.run is not None and type(params[way.run]) is str:
                 yield from _check_keys(keys)
-            rows = yield step._replace(params=_sealed(step.params, shape, keys))
-            if _is_missing(rows, shape):
+            rows = yield (step._replace(params=_sealed(params, way, keys)) if way.params else step)
+            if way.finds and (not rows or (way.found is not None and rows[0][way.found] is None)):
+                # It was looked up by name and isn't there, perhaps since names are sealed otherwise now.
                 yield from _check_keys(keys)
             try:
-                opened = _opened(rows, step.params, shape, keys)
+                opened = _opened(rows, params, way, keys)
             except SealError:
                 yield from _check_keys(keys)
                 raise
@@ -281,21 +324,15 @@ def translated(program: Program[T], keys: StoreKeys) -> Program[T]:
         program.close()
 
 
-def _sealed(params: Sequence[Any], shape: Shape, keys: StoreKeys) -> Sequence[Any]:
+def _sealed(params: Sequence[Any], way: _Way, keys: StoreKeys) -> Sequence[Any]:
     changed: list[Any] | None = None
-    for at, role in shape.params.items():
-        stored = keys.seal_name(role, params[at])
-        if stored is not params[at]:
-            changed = changed or list(params)
-            changed[at] = stored
+    for at, role in way.params:
+        name = params[at]
+        if name is None or name == "" or type(name) is bytes:
+            continue
+        changed = changed or list(params)
+        changed[at] = keys.seal_name(role, name)
     return params if changed is None else changed
-
-
-def _is_missing(rows: list[Row], shape: Shape) -> bool:
-    """Whether something was looked up by name and isn't there, perhaps since names are sealed otherwise now."""
-    if 0 not in shape.params:
-        return False
-    return not rows or (shape.found is not None and rows[0][shape.found] is None)
 
 
 def _check_keys(keys: StoreKeys) -> Program[None]:
@@ -304,39 +341,45 @@ def _check_keys(keys: StoreKeys) -> Program[None]:
         raise KeysChanged
 
 
-def _opened(rows: list[Row], params: Sequence[Any], shape: Shape, keys: StoreKeys) -> list[Row]:
-    if not rows or not (shape.columns or shape.secret is not None):
+def _opened(rows: list[Row], params: Sequence[Any], way: _Way, keys: StoreKeys) -> list[Row]:
+    if not rows:
         return rows
-    if shape.columns:
-        rows = [_names(row, params, shape, keys) for row in rows]
-    at = shape.secret
+    if way.columns:
+        rows = [_names(row, params, way, keys) for row in rows]
+    at = way.secret
     if at is None:
         return rows
-    by_row = [(row[at], row[0] if 0 in shape.columns else params[0]) for row in rows]
-    wanted = {envelope: thread_id for envelope, thread_id in by_row if not keys.knows(envelope)}
-    wanted = {envelope: thread_id for envelope, thread_id in wanted.items() if len(envelope) != SECRET_SIZE}
-    if wanted:
-        raise KeysNeeded(
-            keys.keyring,
-            [(envelope, keys.context(thread_id), f"thread {thread_id!r}") for envelope, thread_id in wanted.items()],
-        )
-    return [
-        (*row[:at], keys.secret(envelope, str(thread_id)), *row[at + 1 :])
-        for row, (envelope, thread_id) in zip(rows, by_row, strict=True)
-    ]
+    by_row = [(row[at], row[0] if way.tells_thread else params[0]) for row in rows]
+    made = [keys.kept(envelope) for envelope, _ in by_row]
+    if None in made:
+        wanted = {envelope: thread_id for envelope, thread_id in by_row if not keys.knows(envelope)}
+        wanted = {envelope: thread_id for envelope, thread_id in wanted.items() if len(envelope) != SECRET_SIZE}
+        if wanted:
+            raise KeysNeeded(
+                keys.keyring,
+                [
+                    (envelope, keys.context(thread_id), f"thread {thread_id!r}")
+                    for envelope, thread_id in wanted.items()
+                ],
+            )
+        made = [keys.secret(envelope, str(thread_id)) for envelope, thread_id in by_row]
+    return [(*row[:at], secret, *row[at + 1 :]) for row, secret in zip(rows, made, strict=True)]
 
 
-def _names(row: Row, params: Sequence[Any], shape: Shape, keys: StoreKeys) -> Row:
+def _names(row: Row, params: Sequence[Any], way: _Way, keys: StoreKeys) -> Row:
     changed: list[Any] | None = None
-    for at, role in shape.columns.items():
+    for at, role in way.columns:
+        stored = row[at]
+        if stored is None or stored == "" or (role == "run" and type(stored) is bytes and len(stored) == _UUID_SIZE):
+            continue
         try:
-            name = keys.open_name(role, row[at])
+            name = keys.open_name(role, stored)
         except frame.UnsealError as exc:
             what = _ROLES[role]
-            thread_id = params[0] if shape.params.get(0) == "thread" else ""
+            thread_id = params[0] if way.asks_thread else ""
             why = exc.detail or frame.NOT_HERE
             raise unsealed(Place(str(thread_id), "", None), what, why, exc.reason) from None
-        if name is not row[at]:
+        if name is not stored:
             changed = changed or list(row)
             changed[at] = name
     return row if changed is None else tuple(changed)
