@@ -490,7 +490,7 @@ def test_mutated_frames_give_frame_errors_only() -> None:
     opened: list[tuple[bytes, Callable[[bytes], Any]]] = [
         (frame.seal_row(16, b"payload" * 40, row, "zstd", secret), lambda raw: frame.open_row(16, raw, row, secret)),
         (frame.seal_blob(b"\x01" + b"body" * 90, "zstd", secret, blob), lambda raw: frame.open_blob(raw, secret, blob)),
-        (heads.seal(secret, thread), lambda raw: heads.open(secret, thread, raw)),
+        (heads.seal(secret, thread), lambda raw: heads.open(secret, (3, 9, 4, 0), raw)),
         (heads.park(secret, 3, b"name", parked), lambda raw: heads.unpark(secret, 3, b"name", 5, raw)),
         (secret.envelope, lambda raw: keyring.unwrap(raw, context, "thread 't'")),
     ]

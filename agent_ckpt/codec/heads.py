@@ -12,7 +12,7 @@ A Heads and a SpaceHead are never changed: who writes makes new ones, so that wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ _HEADER = b"head:"
 _MARK = 8
 ROWS = 1 << 64
 
+Numbers = tuple[int, int, int, int]
 Key = bytes | str
 """A checkpoint's id as it stands in its row."""
 
@@ -49,9 +50,8 @@ class SpaceHead:
     history: bytes = b""
     writes: Mapping[Key, bytes] | None = field(default_factory=dict)
 
-    def packed(self) -> list[Any]:
-        writes = None if self.writes is None else [list(each) for each in self.writes.items()]
-        return [self.number, self.newest, self.history, writes]
+    def packed(self) -> tuple[Any, ...]:
+        return self.number, self.newest, self.history, None if self.writes is None else list(self.writes.items())
 
     @classmethod
     def unpacked(cls, parts: list[Any]) -> SpaceHead:
@@ -91,11 +91,15 @@ class Heads:
     def put(self, at: At, key: Key, before: Key | None, seq: int, frames: int) -> Heads:
         """The head when a checkpoint was stored as the newest of its namespace, in place of `before`."""
         name = space_name(at.ns, at.secret)
-        space = self.spaces.get(name) or SpaceHead(at.number)
-        writes = space.writes
-        if writes is not None:
-            writes = {each: mark for each, mark in writes.items() if each != before}
+        space = self.spaces.get(name)
+        writes: Mapping[Key, bytes] | None = {key: b""}
+        if space is not None and space.writes is not None:
+            writes = {**space.writes}
+            if before is not None:
+                writes.pop(before, None)
             writes.setdefault(key, b"")
+        elif space is not None:
+            writes = None
         return self._after(name, SpaceHead(at.number, seq, b"", writes), seq, at.secret, frames)
 
     def wrote(self, at: At, key: Key, seq: int, front: bool, frames: int) -> Heads:
@@ -104,11 +108,13 @@ class Heads:
         space = self.spaces.get(name) or SpaceHead(at.number)
         if front and space.writes is not None:
             writes = {**space.writes, key: chained(space.writes.get(key, b""), seq)}
-            space = replace(space, writes=None if len(writes) > _AHEAD_AT_MOST else writes)
+            known = None if len(writes) > _AHEAD_AT_MOST else writes
+            space = SpaceHead(space.number, space.newest, space.history, known)
         return self._after(name, space, seq, at.secret, frames)
 
     def _after(self, name: bytes, space: SpaceHead, seq: int, secret: Secret, frames: int) -> Heads:
-        spaces = {each: known for each, known in self.spaces.items() if each != name}
+        spaces = {**self.spaces}
+        spaces.pop(name, None)
         spaces[name] = space
         sealed = self.frames + frames + 2
         if sealed >= FRAMES_AT_MOST:
@@ -188,23 +194,26 @@ def unpark(secret: Secret, thread: int, name: bytes, number: int, sealed: bytes)
 def seal(secret: Secret, row: ThreadRow) -> bytes:
     """The sealed head of a thread at the numbers in its row, with the session that wrote it."""
     found: Heads = row.heads if row.heads is not None else Heads()
-    spaces = [[name, space.packed()] for name, space in found.spaces.items()]
-    payload = pack_made([row.session, found.frames, found.rows, found.parked, found.parked_sum, spaces])
-    here = _coordinates(row)
+    spaces = [(name, space.packed()) for name, space in found.spaces.items()]
+    payload = pack_made((row.session, found.frames, found.rows, found.parked, found.parked_sum, spaces))
+    here = ("head", row.thread, row.revision, row.next_blob, row.collected)
     sealed = secret.cipher.seal(_HEADER, payload, here)
     secret.last_head = (sealed, here, row.session, found)
     return sealed
 
 
-def open(secret: Secret, row: ThreadRow, sealed: bytes | None) -> tuple[bytes | None, Heads]:
+def open(secret: Secret, at: Numbers, sealed: bytes | None) -> tuple[bytes | None, Heads]:
     """The session, and the head.
 
+    Args:
+        at: the numbers in the thread's row: thread, revision, next_blob, collected.
+
     Raises:
-        UnsealError: when it isn't the head of that thread at the numbers in its row.
+        UnsealError: when it isn't the head of that thread at those numbers.
     """
     if sealed is None:
         raise frame.UnsealError("the thread's sealed head is missing", "plaintext")
-    here, known = _coordinates(row), secret.last_head
+    here, known = ("head", *at), secret.last_head
     if known is not None and known[0] == sealed and known[1] == here:
         return known[2], known[3]
     payload = unpack(secret.cipher.open(_HEADER, sealed, here))
@@ -212,7 +221,3 @@ def open(secret: Secret, row: ThreadRow, sealed: bytes | None) -> tuple[bytes | 
     found = Heads(frames, rows, parked, parked_sum, {name: SpaceHead.unpacked(parts) for name, parts in spaces})
     secret.last_head = (sealed, here, session, found)
     return session, found
-
-
-def _coordinates(row: ThreadRow) -> frame.Coordinates:
-    return ("head", row.thread, row.revision, row.next_blob, row.collected)

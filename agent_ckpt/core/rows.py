@@ -39,15 +39,14 @@ def thread_row(columns: Sequence[Any], thread_id: str) -> ThreadRow:
         if len(secret) != SECRET_SIZE:
             raise sealed_meanwhile()
         return ThreadRow(thread, revision, session, next_blob, collected, secret)
-    row = ThreadRow(thread, revision, None, next_blob, collected, secret)
-    if isinstance(secret.cipher, framing.NoCipher):
-        return row
+    if type(secret.cipher) is framing.NoCipher:
+        return ThreadRow(thread, revision, None, next_blob, collected, secret)
     try:
-        owner, found = heads.open(secret, row, session)
+        owner, found = heads.open(secret, (thread, revision, next_blob, collected), session)
     except framing.UnsealError as exc:
         why = exc.detail or framing.NOT_HERE
         raise unsealed(Place(thread_id, "", None), "the sealed head", why, exc.reason) from None
-    return row._replace(session=owner, heads=found)
+    return ThreadRow(thread, revision, owner, next_blob, collected, secret, found)
 
 
 def sealed_meanwhile() -> WrongKeyError:

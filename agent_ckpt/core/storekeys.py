@@ -203,6 +203,7 @@ class _Way(NamedTuple):
         params, columns, secret, found: as in the Shape.
         run: the parameter that is a run, or None.
         finds: whether it looks something up by its first parameter.
+        opens: whether something of its rows is to be opened.
         asks_thread, tells_thread: whether the first parameter, and the first column, is a thread_id.
     """
 
@@ -212,6 +213,7 @@ class _Way(NamedTuple):
     found: int | None
     run: int | None
     finds: bool
+    opens: bool
     asks_thread: bool
     tells_thread: bool
 
@@ -226,10 +228,12 @@ def _ways(seals_thread_ids: bool) -> dict[str, _Way]:
         )
         first = shape.params.get(0)
         run = 4 if 4 in shape.params else 0 if first == "run" else None
+        opens = bool(columns) or shape.secret is not None
         way = _Way(
-            params, columns, shape.secret, shape.found, run, first is not None, first == "thread", 0 in shape.columns
-        )
-        if params or columns or way.finds or way.secret is not None:
+            params, columns, shape.secret, shape.found, run, first is not None, opens, first == "thread",
+            0 in shape.columns,
+        )  # fmt: skip
+        if params or opens or way.finds:
             made[name] = way
     return made
 
@@ -307,10 +311,13 @@ def translated(program: Program[T], keys: StoreKeys) -> Program[T]:
             params = step.params
             if way.run is not None and type(params[way.run]) is str:
                 yield from _check_keys(keys)
-            rows = yield (step._replace(params=_sealed(params, way, keys)) if way.params else step)
+            rows = yield _sealed(step, way, keys)
             if way.finds and (not rows or (way.found is not None and rows[0][way.found] is None)):
                 # It was looked up by name and isn't there, perhaps since names are sealed otherwise now.
                 yield from _check_keys(keys)
+            if not rows or not way.opens:
+                step = program.send(rows)
+                continue
             try:
                 opened = _opened(rows, params, way, keys)
             except SealError:
@@ -324,15 +331,15 @@ def translated(program: Program[T], keys: StoreKeys) -> Program[T]:
         program.close()
 
 
-def _sealed(params: Sequence[Any], way: _Way, keys: StoreKeys) -> Sequence[Any]:
+def _sealed(step: Statement, way: _Way, keys: StoreKeys) -> Statement:
     changed: list[Any] | None = None
     for at, role in way.params:
-        name = params[at]
+        name = step.params[at]
         if name is None or name == "" or type(name) is bytes:
             continue
-        changed = changed or list(params)
+        changed = changed or list(step.params)
         changed[at] = keys.seal_name(role, name)
-    return params if changed is None else changed
+    return step if changed is None else Statement(step.name, changed, step.many)
 
 
 def _check_keys(keys: StoreKeys) -> Program[None]:
@@ -342,44 +349,45 @@ def _check_keys(keys: StoreKeys) -> Program[None]:
 
 
 def _opened(rows: list[Row], params: Sequence[Any], way: _Way, keys: StoreKeys) -> list[Row]:
-    if not rows:
-        return rows
-    if way.columns:
-        rows = [_names(row, params, way, keys) for row in rows]
     at = way.secret
-    if at is None:
-        return rows
-    by_row = [(row[at], row[0] if way.tells_thread else params[0]) for row in rows]
-    made = [keys.kept(envelope) for envelope, _ in by_row]
-    if None in made:
-        wanted = {envelope: thread_id for envelope, thread_id in by_row if not keys.knows(envelope)}
-        wanted = {envelope: thread_id for envelope, thread_id in wanted.items() if len(envelope) != SECRET_SIZE}
-        if wanted:
-            raise KeysNeeded(
-                keys.keyring,
-                [
-                    (envelope, keys.context(thread_id), f"thread {thread_id!r}")
-                    for envelope, thread_id in wanted.items()
-                ],
-            )
-        made = [keys.secret(envelope, str(thread_id)) for envelope, thread_id in by_row]
-    return [(*row[:at], secret, *row[at + 1 :]) for row, secret in zip(rows, made, strict=True)]
+    if at is not None and any(keys.kept(row[at]) is None for row in rows):
+        _fetch(rows, params, way, keys)
+    return [_opened_row(row, params, way, keys) for row in rows]
 
 
-def _names(row: Row, params: Sequence[Any], way: _Way, keys: StoreKeys) -> Row:
-    changed: list[Any] | None = None
+def _fetch(rows: list[Row], params: Sequence[Any], way: _Way, keys: StoreKeys) -> None:
+    """Before rows with secrets are opened: what only a key service can unwrap must be there.
+
+    Raises:
+        KeysNeeded
+    """
+    assert way.secret is not None
+    wanted = {row[way.secret]: _thread_of(row, params, way, keys) for row in rows if not keys.knows(row[way.secret])}
+    wanted = {envelope: thread_id for envelope, thread_id in wanted.items() if len(envelope) != SECRET_SIZE}
+    if wanted:
+        raise KeysNeeded(
+            keys.keyring,
+            [(envelope, keys.context(thread_id), f"thread {thread_id!r}") for envelope, thread_id in wanted.items()],
+        )
+
+
+def _thread_of(row: Row, params: Sequence[Any], way: _Way, keys: StoreKeys) -> str:
+    return keys.thread_id(row[0]) if way.tells_thread else str(params[0])
+
+
+def _opened_row(row: Row, params: Sequence[Any], way: _Way, keys: StoreKeys) -> Row:
+    made = list(row)
     for at, role in way.columns:
         stored = row[at]
         if stored is None or stored == "" or (role == "run" and type(stored) is bytes and len(stored) == _UUID_SIZE):
             continue
         try:
-            name = keys.open_name(role, stored)
+            made[at] = keys.open_name(role, stored)
         except frame.UnsealError as exc:
-            what = _ROLES[role]
             thread_id = params[0] if way.asks_thread else ""
             why = exc.detail or frame.NOT_HERE
-            raise unsealed(Place(str(thread_id), "", None), what, why, exc.reason) from None
-        if name is not stored:
-            changed = changed or list(row)
-            changed[at] = name
-    return row if changed is None else tuple(changed)
+            raise unsealed(Place(str(thread_id), "", None), _ROLES[role], why, exc.reason) from None
+    if way.secret is not None:
+        envelope = row[way.secret]
+        made[way.secret] = keys.kept(envelope) or keys.secret(envelope, str(made[0] if way.tells_thread else params[0]))
+    return tuple(made)
