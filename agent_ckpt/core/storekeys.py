@@ -152,11 +152,7 @@ class StoreKeys:
             return _without_keys(envelope, exc)
         except WrongKeyError as exc:
             return _without_keys(envelope, unsealed(place, "the key", exc.message, "unknown_key"))
-        made = seal.thread_secret(material, context, envelope)
-        if len(self._secrets) >= _SECRETS_KEPT:
-            self._secrets = {}
-        self._secrets[envelope] = made
-        return made
+        return self._keep(seal.thread_secret(material, context, envelope))
 
     def context(self, thread_id: str) -> bytes:
         return seal.thread_context(self.store_id, thread_id)
@@ -169,7 +165,13 @@ class StoreKeys:
         """
         material = seal.new_keys(seal.KEY_SIZE) + (address_key or seal.new_keys(seal.ADDRESS_KEY_SIZE))
         context = self.context(thread_id)
-        return seal.thread_secret(material, context, self.keyring.wrap(material, context))
+        return self._keep(seal.thread_secret(material, context, self.keyring.wrap(material, context)))
+
+    def _keep(self, made: Secret) -> Secret:
+        if len(self._secrets) >= _SECRETS_KEPT:
+            self._secrets = {}
+        self._secrets[made.envelope] = made
+        return made
 
 
 _UUID_SIZE = 16
