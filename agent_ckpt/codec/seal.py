@@ -58,8 +58,9 @@ class DataCipher:
 
     def seal(self, header: bytes, payload: bytes, coordinates: Coordinates) -> bytes:
         """Nonce, ciphertext and tag of a payload that stands under a header at coordinates."""
+        # What is bound is unambiguous: the context ends where it says, the header has five bytes.
         nonce = os.urandom(NONCE_SIZE)
-        return nonce + self._aead.encrypt(nonce, payload, self._bound(header, coordinates))
+        return nonce + self._aead.encrypt(nonce, payload, self._context + header + pack_made(coordinates))
 
     def open(self, header: bytes, sealed: bytes, coordinates: Coordinates) -> bytes:
         """Undo `seal`.
@@ -70,7 +71,8 @@ class DataCipher:
         if len(sealed) < OVERHEAD:
             raise UnsealError
         try:
-            return self._aead.decrypt(sealed[:NONCE_SIZE], sealed[NONCE_SIZE:], self._bound(header, coordinates))
+            bound = self._context + header + pack_made(coordinates)
+            return self._aead.decrypt(sealed[:NONCE_SIZE], sealed[NONCE_SIZE:], bound)
         except InvalidTag:
             raise UnsealError() from None
 
@@ -93,10 +95,6 @@ class DataCipher:
         addresses = context.update(marks)
         self._showers.append(context)
         return addresses
-
-    def _bound(self, header: bytes, coordinates: Coordinates) -> bytes:
-        # Each part has a length of its own: the context ends in its own, the header has five bytes.
-        return self._context + header + pack_made(coordinates)
 
     def __repr__(self) -> str:
         return "DataCipher(...)"

@@ -313,7 +313,7 @@ def translated(program: Program[T], keys: StoreKeys) -> Program[T]:
             params = step.params
             if way.run is not None and type(params[way.run]) is str:
                 yield from _check_keys(keys)
-            rows = yield _sealed(step, way, keys)
+            rows = yield (_sealed(step, way, keys) if way.params else step)
             if way.finds and (not rows or (way.found is not None and rows[0][way.found] is None)):
                 # It was looked up by name and isn't there, perhaps since names are sealed otherwise now.
                 yield from _check_keys(keys)
@@ -352,7 +352,7 @@ def _check_keys(keys: StoreKeys) -> Program[None]:
 
 def _opened(rows: list[Row], params: Sequence[Any], way: _Way, keys: StoreKeys) -> list[Row]:
     at = way.secret
-    if at is not None and any(keys.kept(row[at]) is None for row in rows):
+    if at is not None and (len(rows) > 1 or keys.kept(rows[0][at]) is None):
         _fetch(rows, params, way, keys)
     return [_opened_row(row, params, way, keys) for row in rows]
 
@@ -364,8 +364,8 @@ def _fetch(rows: list[Row], params: Sequence[Any], way: _Way, keys: StoreKeys) -
         KeysNeeded
     """
     assert way.secret is not None
-    wanted = {row[way.secret]: _thread_of(row, params, way, keys) for row in rows if not keys.knows(row[way.secret])}
-    wanted = {envelope: thread_id for envelope, thread_id in wanted.items() if len(envelope) != SECRET_SIZE}
+    fresh = [row for row in rows if not keys.knows(row[way.secret]) and len(row[way.secret]) != SECRET_SIZE]
+    wanted = {row[way.secret]: _thread_of(row, params, way, keys) for row in fresh}
     if wanted:
         raise KeysNeeded(
             keys.keyring,
