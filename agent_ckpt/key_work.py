@@ -66,12 +66,15 @@ class Rotation:
         retired: ids of the keys that nothing in the file is wrapped under any more. Backups from before need them.
         threads: how many threads were wrapped, or sealed, anew.
         wal_truncated: whether the WAL was cut; else it still holds frames of before.
+        pages_left: how many free pages the file still has, which could not be given back; they hold zeros. -1:
+            it isn't known, since others held the lock all the time.
     """
 
     active: str | None
     retired: tuple[str, ...]
     threads: int
     wal_truncated: bool = False
+    pages_left: int = 0
 
 
 def status(sealing: Sealing) -> Steps[KeyStatus]:

@@ -27,6 +27,7 @@ from agent_ckpt import (
     SealError,
     UsageError,
     WrongKeyError,
+    key_ops,
 )
 from agent_ckpt.codec.keysource import new_key_text
 from tests.conftest import Api
@@ -253,6 +254,58 @@ def test_savers_that_are_open_go_on_through_a_rotation(
         assert api.get_tuple(config("u")).checkpoint["channel_values"] == {"value": "u"}
     with AgentSaver(path, key=file_without_old(file)) as saver:
         assert len(whole(saver)) == 4 and saver.verify()
+
+
+def test_a_compromised_key_leaves_no_free_pages(path: Path, form: str, monkeypatch: Any) -> None:
+    """After a full re-seal the file is shorter by its free pages, though another process has it open; a reader that
+    keeps the WAL from being cut is told of, and the pages go when it has ended."""
+    with AgentSaver(path, key=KEY) as saver:
+        for number in range(4):
+            put(saver, config(f"t{number}"), 1, value=os.urandom(200_000).hex())
+    other = subprocess.Popen(
+        [sys.executable, "-c", HOLDS_OPEN, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert other.stdin is not None and other.stdout is not None
+        assert other.stdout.readline() == "open\n"
+        with AgentSaver(path, key=Keyring(OTHER, KEY)) as saver:
+            for number in range(3):
+                saver.delete_thread(f"t{number}")
+            saver.wal_truncate()
+            before = path.stat().st_size
+            done = Api(saver, form).rotate_keys(compromised=True)
+            assert (done.pages_left, done.wal_truncated) == (0, True)
+            assert path.stat().st_size < before / 2
+            saver.delete_thread("t3")
+            print("read", file=other.stdin, flush=True)
+            assert other.stdout.readline() == "reading\n"
+            before = path.stat().st_size
+            monkeypatch.setattr(key_ops, "_WAL_WAIT_S", 0.2)
+            done = saver._settled(done)
+            assert (done.pages_left, done.wal_truncated) == (0, False) and path.stat().st_size == before
+            print("end", file=other.stdin, flush=True)
+            assert other.wait(60) == 0
+            saver.wal_truncate()
+            assert path.stat().st_size < before / 2
+    finally:
+        other.kill()
+        other.communicate()
+    with AgentSaver(path, key=OTHER) as saver:
+        assert saver.verify()
+
+
+HOLDS_OPEN = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("SELECT count(*) FROM threads").fetchall()
+print("open", flush=True)
+sys.stdin.readline()
+connection.execute("BEGIN")
+connection.execute("SELECT count(*) FROM threads").fetchall()
+print("reading", flush=True)
+sys.stdin.readline()
+connection.execute("COMMIT")
+"""
 
 
 def file_without_old(file: Path) -> str:
