@@ -357,6 +357,53 @@ def test_killed_in_the_middle_it_goes_on(path: Path, what: str) -> None:
         assert whole(saver) == before and saver.verify()
 
 
+KMS = """
+import os, signal, sys
+from agent_ckpt import AgentSaver
+def service(operation, key_id, data):
+    turned = bytes(byte ^ 0x5A for byte in data)
+    return ("always the same", turned) if operation == "wrap" else turned
+def stop(done, remaining):
+    if done >= 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_rotation_at_a_key_service_goes_on(path: Path) -> None:
+    """A key service whose key's id never changes: a full re-seal that was killed does the rest only, credentials too;
+    the next one after that does everything."""
+    space: dict[str, Any] = {}
+    exec(KMS, space)  # the same service here and in the process that is killed
+    service = space["service"]
+    with AgentSaver(path, key=service) as saver:
+        for number in range(8):
+            put(saver, config(f"t{number}"), 1, value=f"value {number} " * 20)
+            saver.credentials(f"t{number}").set("token", f"secret {number}")
+        before = whole(saver)
+    code = KMS + "with AgentSaver(sys.argv[1], key=service) as saver:\n"
+    code += "    saver.rotate_keys(compromised=True, progress=stop)\n"
+    killed = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, timeout=120)
+    assert killed.returncode == -9, killed.stderr
+    done_before = secrets_of(path)
+    with AgentSaver(path, key=service) as saver:
+        assert whole(saver) == before and saver.verify()
+        calls: list[tuple[int, int]] = []
+        done = saver.rotate_keys(compromised=True, progress=lambda *at: calls.append(at))
+        assert done.threads == 5 and calls[0] == (1, 4) and calls[-1] == (5, 0)
+        assert len(secrets_of(path) & done_before) == 3
+        assert whole(saver) == before and saver.verify()
+        assert saver.credentials("t5").get("token").reveal() == "secret 5"
+        envelopes = secrets_of(path) | {keys for (keys,) in rows_of(path, "SELECT keys FROM vaults")}
+        assert saver.rotate_keys(compromised=True).threads == 8
+        now = secrets_of(path) | {keys for (keys,) in rows_of(path, "SELECT keys FROM vaults")}
+        assert len(now) == 16 and not now & envelopes
+        assert whole(saver) == before and saver.verify()
+
+
+def secrets_of(path: Path) -> set[bytes]:
+    return {secret for (secret,) in rows_of(path, "SELECT secret FROM threads")}
+
+
 def test_what_was_put_back_is_not_sealed_anew(path: Path) -> None:
     """A full re-seal refuses a thread with a row that was removed or forged, and leaves it as it is."""
     with AgentSaver(path, key=KEY) as saver:

@@ -4,7 +4,8 @@ It stands sealed in the thread's row, bound to the numbers there, and is written
 Of each namespace it knows the newest checkpoint, that one's history record, and the rows of pending writes of that
 checkpoint and of those still to come. What it knows of the namespaces written last (`SPACES_AT_MOST`) stands in it;
 of each other one it is *parked*: sealed in the namespace's own row, and summed up in the head, which so doesn't grow.
-Of the whole thread it knows the sum of the rows and how many frames the data key has sealed.
+Of the whole thread it knows the sum of the rows, how many frames the data key has sealed, and the revision of the
+credentials.
 
 A Heads and a SpaceHead are never changed: who writes makes new ones, so that what was opened once can be kept.
 """
@@ -76,6 +77,7 @@ class Heads:
         rows: the sum, modulo 2^64, of `row_mark` of its rows.
         parked: how many namespaces are parked.
         parked_sum: the sum, modulo 2^64, of `parked_mark` of those.
+        vault: the revision of the thread's credentials; 0: it has none.
         spaces: by the mark of a namespace's name, written last at the end.
     """
 
@@ -83,6 +85,7 @@ class Heads:
     rows: int = 0
     parked: int = 0
     parked_sum: int = 0
+    vault: int = 0
     spaces: Mapping[bytes, SpaceHead] = field(default_factory=dict)
 
     def space(self, ns: str, secret: Secret) -> SpaceHead | None:
@@ -123,7 +126,7 @@ class Heads:
                 f"nothing of this call was stored. `agent-ckpt keys rotate --compromised` gives every thread a new one"
             )
         rows = (self.rows + row_mark(seq, secret)) % ROWS
-        return Heads(sealed, rows, self.parked, self.parked_sum, spaces)
+        return Heads(sealed, rows, self.parked, self.parked_sum, self.vault, spaces)
 
 
 def chained(before: bytes, seq: int) -> bytes:
@@ -195,7 +198,7 @@ def seal(secret: Secret, row: ThreadRow) -> bytes:
     """The sealed head of a thread at the numbers in its row, with the session that wrote it."""
     found: Heads = row.heads if row.heads is not None else Heads()
     spaces = [(name, space.packed()) for name, space in found.spaces.items()]
-    payload = pack_made((row.session, found.frames, found.rows, found.parked, found.parked_sum, spaces))
+    payload = pack_made((row.session, found.frames, found.rows, found.parked, found.parked_sum, found.vault, spaces))
     here = ("head", row.thread, row.revision, row.next_blob, row.collected)
     sealed = secret.cipher.seal(_HEADER, payload, here)
     secret.last_head = (sealed, here, row.session, found)
@@ -217,7 +220,8 @@ def open(secret: Secret, at: Numbers, sealed: bytes | None) -> tuple[bytes | Non
     if known is not None and known[0] == sealed and known[1] == here:
         return known[2], known[3]
     payload = unpack(secret.cipher.open(_HEADER, sealed, here))
-    session, frames, rows, parked, parked_sum, spaces = payload
-    found = Heads(frames, rows, parked, parked_sum, {name: SpaceHead.unpacked(parts) for name, parts in spaces})
+    session, frames, rows, parked, parked_sum, vault, spaces = payload
+    by_name = {name: SpaceHead.unpacked(parts) for name, parts in spaces}
+    found = Heads(frames, rows, parked, parked_sum, vault, by_name)
     secret.last_head = (sealed, here, session, found)
     return session, found

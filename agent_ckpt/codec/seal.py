@@ -172,16 +172,17 @@ def thread_secret(keys: bytes, context: bytes, envelope: bytes) -> Secret:
     return Secret(keys[KEY_SIZE:], DataCipher(keys[:KEY_SIZE], context), envelope)
 
 
-# Envelopes: `[key id, wrapped keys, check]`, in msgpack. The check is a MAC under the wrapped keys, so that a key
-# service that answers wrongly, and an envelope that was moved, are noticed before anything is opened.
+# Envelopes: `[key id, wrapped keys, check, turn]`, in msgpack. The check is a MAC under the wrapped keys, so that a key
+# service that answers wrongly, and an envelope that was moved, are noticed before anything is opened. The turn says
+# after how many rotations for a compromised key the keys were made.
 
 
-def close_envelope(key_id: str, wrapped: bytes, keys: bytes, context: bytes) -> bytes:
-    return pack([key_id, wrapped, _check(keys, context)])
+def close_envelope(key_id: str, wrapped: bytes, keys: bytes, context: bytes, turn: int) -> bytes:
+    return pack([key_id, wrapped, _check(keys, context, turn), turn])
 
 
-def read_envelope(envelope: bytes) -> tuple[str, bytes, bytes]:
-    """Key id, wrapped keys and check.
+def read_envelope(envelope: bytes) -> tuple[str, bytes, bytes, int]:
+    """Key id, wrapped keys, check and turn.
 
     Raises:
         UnsealError: when it is no envelope.
@@ -191,18 +192,20 @@ def read_envelope(envelope: bytes) -> tuple[str, bytes, bytes]:
     except UnpackError:
         raise UnsealError() from None
     # Packed again, since bytes behind an envelope would else go unnoticed.
-    if not isinstance(parts, list) or list(map(type, parts)) != [str, bytes, bytes] or pack(parts) != envelope:
+    if not isinstance(parts, list) or list(map(type, parts)) != [str, bytes, bytes, int]:
         raise UnsealError
-    return parts[0], parts[1], parts[2]
+    if pack(parts) != envelope or not 0 <= parts[3] < 1 << 32:
+        raise UnsealError
+    return parts[0], parts[1], parts[2], parts[3]
 
 
-def fits(keys: bytes, check: bytes, context: bytes) -> bool:
+def fits(keys: bytes, check: bytes, context: bytes, turn: int) -> bool:
     """Whether unwrapped keys are those that an envelope was made of."""
-    return hmac.compare_digest(check, _check(keys, context))
+    return hmac.compare_digest(check, _check(keys, context, turn))
 
 
-def _check(keys: bytes, context: bytes) -> bytes:
-    return blake2b(context, digest_size=_CHECK_SIZE, key=keys).digest()
+def _check(keys: bytes, context: bytes, turn: int) -> bytes:
+    return blake2b(context + turn.to_bytes(4, "big"), digest_size=_CHECK_SIZE, key=keys).digest()
 
 
 def wrap(master: bytes, keys: bytes, context: bytes) -> bytes:

@@ -16,7 +16,7 @@ from agent_ckpt.core.assemble import assemble
 from agent_ckpt.core.flight import Rules, check_lease, lease_of
 from agent_ckpt.core.manage import Moving, find_thread, moved, reseal_blobs
 from agent_ckpt.core.put import PutPlan, Written, new_thread
-from agent_ckpt.core.rebuild import check_whole, parked, rebuilt, taken_up
+from agent_ckpt.core.rebuild import check_whole, parked, rebuilt, taken_up, with_vault
 from agent_ckpt.core.rows import checkpoint_row, next_sequence, session_column, text, thread_row
 from agent_ckpt.core.writes import WritesPlan, task_key
 from agent_ckpt.errors import ThreadConflictError, UsageError
@@ -158,7 +158,7 @@ def adopt(staged_id: str, target_id: str, secret: bytes, compression: str, rules
     yield Statement("rename_thread", (row.thread, target_id, revision))
     if isinstance(secret, Secret):
         renamed = row._replace(revision=revision, session=None, collected=revision, secret=secret)
-        renamed = yield from rebuilt(renamed)
+        renamed = yield from with_vault((yield from rebuilt(renamed)), target_id)
         yield Statement("set_thread_keys", (row.thread, secret.envelope, session_column(renamed), revision))
 
 

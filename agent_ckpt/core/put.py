@@ -9,7 +9,7 @@ from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import frame, heads, ids, rows, tree
 from agent_ckpt.core.assemble import Assembled, assemble
 from agent_ckpt.core.flight import Rules, admit, lease_of, lease_row
-from agent_ckpt.core.rebuild import parked, taken_up
+from agent_ckpt.core.rebuild import parked, taken_up, with_vault
 from agent_ckpt.core.rows import (
     body_of,
     check_newest,
@@ -182,21 +182,21 @@ def _new_thread(plan: PutPlan, sequence: int) -> Program[ThreadRow]:
 
 def new_thread(thread_id: str, secret: bytes, sequence: int) -> Program[ThreadRow]:
     """Make the row of a thread whose first write has this commit sequence."""
-    row = ThreadRow(sequence, sequence, None, 1, 0, secret, heads.Heads() if isinstance(secret, Secret) else None)
-    yield from insert_thread(row, thread_id)
-    return row
+    return (yield from insert_thread(ThreadRow(sequence, sequence, None, 1, 0, secret), thread_id))
 
 
-def insert_thread(row: ThreadRow, thread_id: str) -> Program[None]:
-    """Insert a thread's row, sealed where the store is.
+def insert_thread(row: ThreadRow, thread_id: str) -> Program[ThreadRow]:
+    """Insert a thread's row, sealed where the store is; the row, with its sealed head.
 
     Raises:
         WrongKeyError: when the store was sealed after it was opened without a key.
     """
+    row = yield from with_vault(row, thread_id)
     column, secret = session_column(row), stored_secret(row.secret)
     columns = (row.thread, thread_id, row.revision, column, row.next_blob, row.collected, secret)
     if not (yield Statement("insert_thread", columns)):
         raise sealed_meanwhile()
+    return row
 
 
 def _checkpoint(place: Place, columns: Row, secret: bytes) -> CheckpointRow:

@@ -90,7 +90,8 @@ def parked(row: ThreadRow) -> Program[ThreadRow]:
         sealed = heads.park(secret, row.thread, name, space)
         total, count = (total + heads.parked_mark(space.number, sealed, secret)) % heads.ROWS, count + 1
         yield Statement("park_space", (space.number, sealed))
-    return row._replace(heads=Heads(known.frames + count - known.parked, known.rows, count, total, spaces))
+    frames = known.frames + count - known.parked
+    return row._replace(heads=Heads(frames, known.rows, count, total, known.vault, spaces))
 
 
 def rebuilt(row: ThreadRow) -> Program[ThreadRow]:
@@ -121,8 +122,8 @@ def _rebuild(row: ThreadRow, secret: Secret) -> Program[Heads]:
         heads.space_name(ns, secret): _space(last[ns][1], stored.get(ns, {}), written.get(ns, {}))
         for ns in sorted(last, key=lambda ns: last[ns])
     }
-    frames = row.heads.frames if row.heads is not None else row.next_blob
-    return Heads(frames, total % heads.ROWS, spaces=spaces)
+    known: Heads = row.heads if row.heads is not None else Heads(row.next_blob)
+    return Heads(known.frames, total % heads.ROWS, vault=known.vault, spaces=spaces)
 
 
 def _space(number: int, stored: dict[Key, tuple[int, bytes | None]], written: dict[Key, list[int]]) -> SpaceHead:
@@ -201,6 +202,15 @@ def reseal_head(row: ThreadRow) -> Program[None]:
     if isinstance(row.secret, Secret):
         row = yield from rebuilt(row)
         yield Statement("update_thread", (row.thread, row.revision, session_column(row), row.next_blob))
+
+
+def with_vault(row: ThreadRow, thread_id: str) -> Program[ThreadRow]:
+    """The row of a thread that gets this id, its sealed head bound to the credentials that stand under it."""
+    if not isinstance(row.secret, Secret):
+        return row
+    found = yield Statement("vault_of_thread", (thread_id,))
+    known: Heads = row.heads if row.heads is not None else Heads(row.next_blob)
+    return row._replace(heads=replace(known, vault=found[0][1] if found else 0))
 
 
 def own(row: ThreadRow, session_id: bytes) -> Program[None]:

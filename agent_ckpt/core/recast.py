@@ -10,6 +10,7 @@ from typing import Any
 
 from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import frame, ids, rows
+from agent_ckpt.codec.heads import Heads
 from agent_ckpt.core.manage import reseal_blobs
 from agent_ckpt.core.rebuild import check_whole, rebuilt
 from agent_ckpt.core.rows import (
@@ -23,7 +24,8 @@ from agent_ckpt.core.rows import (
     unsealed,
     writes_row,
 )
-from agent_ckpt.core.storekeys import StoreKeys, translated
+from agent_ckpt.core.storekeys import StoreKeys
+from agent_ckpt.core.translate import translated
 from agent_ckpt.core.writes import task_key
 from agent_ckpt.errors import CorruptionError
 from agent_ckpt.model import Place, ThreadRow
@@ -184,7 +186,9 @@ def recast(job: Recast) -> Program[bool]:
     collected = yield from next_sequence(Place(job.thread_id, "", None))
     stored_id = job.name("thread", found[0][6])[1]
     yield Statement("unpark_spaces", (job.thread,))
-    row = row._replace(secret=job.new, collected=collected, heads=None)
+    # Under a new data key the count of its frames begins anew.
+    fresh = Heads(row.next_blob, vault=row.heads.vault if row.heads is not None else 0)
+    row = row._replace(secret=job.new, collected=collected, heads=fresh)
     if job.new_keys is not None:
         row = yield from translated(rebuilt(row), job.new_keys)
     columns = (job.thread, stored_id, session_column(row), collected, stored_secret(job.new))

@@ -6,10 +6,8 @@ wrapped; `translated` runs a program against it, so that no program needs to kno
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from agent_ckpt.backend import Program, Row, Statement, T
 from agent_ckpt.codec import frame, seal
 from agent_ckpt.codec.keyring import Keyring
 from agent_ckpt.core.rows import SECRET_SIZE, unsealed
@@ -18,6 +16,8 @@ from agent_ckpt.model import Place, Secret
 
 SEALS_THREAD_IDS = 1
 SEALING = 2
+RESEALING = 4
+"""A rotation for a compromised key at a key service is going on."""
 """The file is being sealed, or unsealed: some of its threads are plaintext."""
 _SECRETS_KEPT = 4096
 
@@ -51,6 +51,14 @@ def key_id_of(envelope: bytes) -> str:
         return ""
 
 
+def turn_of(envelope: bytes) -> int:
+    """After how many rotations for a compromised key an envelope's keys were made; -1 where it can't be read."""
+    try:
+        return seal.read_envelope(envelope)[3]
+    except frame.UnsealError:
+        return -1
+
+
 class StoreSeal(NamedTuple):
     """What stands in the store's row: flags, and the envelope of the store's key."""
 
@@ -75,6 +83,7 @@ class StoreKeys:
     Attributes:
         store_id, stored: as in the store's row.
         seals_thread_ids: whether thread ids stand sealed.
+        turn: after how many rotations for a compromised key its own was made.
     """
 
     def __init__(self, keyring: Keyring, store_id: bytes, stored: bytes) -> None:
@@ -83,6 +92,7 @@ class StoreKeys:
         self.stored = stored
         found = StoreSeal.read(stored)
         self.seals_thread_ids = found.seals_thread_ids
+        self.turn = turn_of(found.envelope)
         context = seal.store_context(store_id, found.flags)
         self._store_key = keyring.unwrap(found.envelope, context, "the store")
         self._names = seal.NameCipher(self._store_key, store_id)
@@ -109,7 +119,7 @@ class StoreKeys:
             return stored
         if type(stored) is not bytes:
             raise frame.UnsealError("it is plaintext in a sealed file", "plaintext")
-        if role == "run" and len(stored) == _UUID_SIZE:
+        if role == "run" and len(stored) == UUID_SIZE:
             return stored
         return self._names.open(role, stored)
 
@@ -165,7 +175,7 @@ class StoreKeys:
         """
         material = seal.new_keys(seal.KEY_SIZE) + (address_key or seal.new_keys(seal.ADDRESS_KEY_SIZE))
         context = self.context(thread_id)
-        return self._keep(seal.thread_secret(material, context, self.keyring.wrap(material, context)))
+        return self._keep(seal.thread_secret(material, context, self.keyring.wrap(material, context, self.turn)))
 
     def _keep(self, made: Secret) -> Secret:
         if len(self._secrets) >= _SECRETS_KEPT:
@@ -174,7 +184,7 @@ class StoreKeys:
         return made
 
 
-_UUID_SIZE = 16
+UUID_SIZE = 16
 
 
 def _without_keys(envelope: bytes, error: SealError) -> Secret:
@@ -198,7 +208,7 @@ class Shape(NamedTuple):
     found: int | None = None
 
 
-class _Way(NamedTuple):
+class Way(NamedTuple):
     """A Shape as it is gone through for each statement, with nothing of thread ids where those stand in clear.
 
     Attributes:
@@ -220,7 +230,7 @@ class _Way(NamedTuple):
     tells_thread: bool
 
 
-def _ways(seals_thread_ids: bool) -> dict[str, _Way]:
+def _ways(seals_thread_ids: bool) -> dict[str, Way]:
     """How each statement is translated; those in which nothing is left to translate are left out."""
     made = {}
     for name, shape in SHAPES.items():
@@ -231,7 +241,7 @@ def _ways(seals_thread_ids: bool) -> dict[str, _Way]:
         first = shape.params.get(0)
         run = 4 if 4 in shape.params else 0 if first == "run" else None
         opens = bool(columns) or shape.secret is not None
-        way = _Way(
+        way = Way(
             params, columns, shape.secret, shape.found, run, first is not None, opens, first == "thread",
             0 in shape.columns,
         )  # fmt: skip
@@ -240,7 +250,7 @@ def _ways(seals_thread_ids: bool) -> dict[str, _Way]:
     return made
 
 
-_ROLES = {"thread": "a thread's id", "ns": "a namespace's name", "run": "a run's id", "label": "a lease's label"}
+ROLES = {"thread": "a thread's id", "ns": "a namespace's name", "run": "a run's id", "label": "a lease's label"}
 _AT = {0: "thread", 1: "ns"}
 _PAGE_COLUMNS = {0: "thread", 7: "ns", 11: "run"}
 
@@ -298,98 +308,3 @@ SHAPES: dict[str, Shape] = {
 """Every statement that takes or gives a thread_id, a namespace, a run, a lease's label or a thread's secret."""
 
 _WAYS = {seals_thread_ids: _ways(seals_thread_ids) for seals_thread_ids in (False, True)}
-
-
-def translated(program: Program[T], keys: StoreKeys) -> Program[T]:
-    """A program as it runs against a sealed file."""
-    ways = keys.ways
-    try:
-        step = next(program)
-        while True:
-            way = ways.get(step.name)
-            if way is None:
-                step = program.send((yield step))
-                continue
-            params = step.params
-            if way.run is not None and type(params[way.run]) is str:
-                yield from _check_keys(keys)
-            rows = yield (_sealed(step, way, keys) if way.params else step)
-            if way.finds and (not rows or (way.found is not None and rows[0][way.found] is None)):
-                # It was looked up by name and isn't there, perhaps since names are sealed otherwise now.
-                yield from _check_keys(keys)
-            if not rows or not way.opens:
-                step = program.send(rows)
-                continue
-            try:
-                opened = _opened(rows, params, way, keys)
-            except SealError:
-                yield from _check_keys(keys)
-                raise
-            step = program.send(opened)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    finally:
-        program.close()
-
-
-def _sealed(step: Statement, way: _Way, keys: StoreKeys) -> Statement:
-    changed: list[Any] | None = None
-    for at, role in way.params:
-        name = step.params[at]
-        if name is None or name == "" or type(name) is bytes:
-            continue
-        changed = changed or list(step.params)
-        changed[at] = keys.seal_name(role, name)
-    return step if changed is None else Statement(step.name, changed, step.many)
-
-
-def _check_keys(keys: StoreKeys) -> Program[None]:
-    found = yield Statement("store_row")
-    if not found or found[0][2] != keys.stored:
-        raise KeysChanged
-
-
-def _opened(rows: list[Row], params: Sequence[Any], way: _Way, keys: StoreKeys) -> list[Row]:
-    at = way.secret
-    if at is not None and (len(rows) > 1 or keys.kept(rows[0][at]) is None):
-        _fetch(rows, params, way, keys)
-    return [_opened_row(row, params, way, keys) for row in rows]
-
-
-def _fetch(rows: list[Row], params: Sequence[Any], way: _Way, keys: StoreKeys) -> None:
-    """Before rows with secrets are opened: what only a key service can unwrap must be there.
-
-    Raises:
-        KeysNeeded
-    """
-    assert way.secret is not None
-    fresh = [row for row in rows if not keys.knows(row[way.secret]) and len(row[way.secret]) != SECRET_SIZE]
-    wanted = {row[way.secret]: _thread_of(row, params, way, keys) for row in fresh}
-    if wanted:
-        raise KeysNeeded(
-            keys.keyring,
-            [(envelope, keys.context(thread_id), f"thread {thread_id!r}") for envelope, thread_id in wanted.items()],
-        )
-
-
-def _thread_of(row: Row, params: Sequence[Any], way: _Way, keys: StoreKeys) -> str:
-    return keys.thread_id(row[0]) if way.tells_thread else str(params[0])
-
-
-def _opened_row(row: Row, params: Sequence[Any], way: _Way, keys: StoreKeys) -> Row:
-    made = list(row)
-    for at, role in way.columns:
-        stored = row[at]
-        if stored is None or stored == "" or (role == "run" and type(stored) is bytes and len(stored) == _UUID_SIZE):
-            continue
-        try:
-            made[at] = keys.open_name(role, stored)
-        except frame.UnsealError as exc:
-            thread_id = params[0] if way.asks_thread else ""
-            why = exc.detail or frame.NOT_HERE
-            raise unsealed(Place(str(thread_id), "", None), _ROLES[role], why, exc.reason) from None
-    if way.secret is not None:
-        envelope = row[way.secret]
-        made[way.secret] = keys.kept(envelope) or keys.secret(envelope, str(made[0] if way.tells_thread else params[0]))
-    return tuple(made)
