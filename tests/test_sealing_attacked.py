@@ -99,7 +99,7 @@ def _shown(found: Any) -> Any:
 
 
 def _is_right(value: Any, known: Any, told: bool) -> bool:
-    """Whether a value is what was stored; of an older checkpoint the pending writes may be others where verify tells."""
+    """Whether a value is what was stored; an older checkpoint's pending writes may be others where verify tells."""
     if is_part(value, known):
         return True
     return told and isinstance(value, tuple) and len(value) == 2 and known is not None and value[0] == known[0]
