@@ -15,6 +15,7 @@ from agent_ckpt.codec import seal
 from agent_ckpt.codec.keyring import Keyring
 from agent_ckpt.core import recast, storekeys
 from agent_ckpt.core.storekeys import KeysChanged, KeysNeeded, StoreKeys, StoreSeal
+from agent_ckpt.core.translate import translated
 from agent_ckpt.errors import NotSealedError, UsageError, WrongKeyError
 from agent_ckpt.options import Options
 from agent_ckpt.steps import Ask, Call, Outside, Pause, Steps, T
@@ -144,11 +145,11 @@ class Sealing:
         empty = yield from self.new_store_seal(store_id, flags & ~storekeys.SEALING)
         return (yield Call(partial(recast.set_first_seal, made, empty), write=True))  # type: ignore[no-any-return]
 
-    def new_store_seal(self, store_id: bytes, flags: int, key: bytes | None = None) -> Steps[bytes]:
+    def new_store_seal(self, store_id: bytes, flags: int, key: bytes | None = None, turn: int = 0) -> Steps[bytes]:
         """What to store for a store that is sealed with a key, a new one if None."""
         assert self.keyring is not None
         key = key or seal.new_keys(seal.KEY_SIZE)
-        make = partial(self.keyring.wrap, key, seal.store_context(store_id, flags))
+        make = partial(self.keyring.wrap, key, seal.store_context(store_id, flags), turn)
         envelope = (yield Outside(make)) if self.keyring.remote else make()
         return StoreSeal(flags, envelope).stored()
 
@@ -179,4 +180,4 @@ class Sealing:
 
 def _translated(call: Call, opened: StoreKeys) -> Any:
     assert not isinstance(call.factory, Ask)
-    return storekeys.translated(call.factory(), opened)
+    return translated(call.factory(), opened)

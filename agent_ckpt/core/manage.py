@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from agent_ckpt.backend import Program, Statement
 from agent_ckpt.codec import frame, ids, rows
 from agent_ckpt.core.put import ReplanError, insert_thread
-from agent_ckpt.core.rebuild import rebuild
+from agent_ckpt.core.rebuild import check_whole, rebuilt
 from agent_ckpt.core.rows import (
     checkpoint_row,
     damaged,
@@ -109,6 +109,7 @@ def copy_thread(source_id: str, target_id: str, secret: bytes, compression: str)
         raise ReplanError(source)
     if (yield from find_thread(target_id)) is not None:
         raise UsageError(f"copy_thread: thread {target_id!r} exists already; delete it first or choose another id")
+    yield from check_whole(source, source_id)
     thread = yield from next_sequence(Place(target_id, "", None))
     target = source._replace(thread=thread, session=None, collected=0, secret=secret)
     if isinstance(secret, Secret):
@@ -120,8 +121,8 @@ def copy_thread(source_id: str, target_id: str, secret: bytes, compression: str)
         spaces[space] = (yield Statement("insert_space", (thread, ns)))[0][0]
     yield from _copy_rows(source, source_id, target_id, spaces, Moving(source.secret, secret, compression))
     revision = yield from next_sequence(Place(target_id, "", None))
-    found = yield from rebuild(target)
-    yield from insert_thread(target._replace(revision=revision, heads=found), target_id)
+    target = yield from rebuilt(target._replace(revision=revision))
+    yield from insert_thread(target, target_id)
 
 
 def not_stored(thread_id: str) -> UsageError:

@@ -9,6 +9,7 @@ from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import frame, heads, ids, rows, tree
 from agent_ckpt.core.assemble import Assembled, assemble
 from agent_ckpt.core.flight import Rules, admit, lease_of, lease_row
+from agent_ckpt.core.rebuild import parked, taken_up, with_vault
 from agent_ckpt.core.rows import (
     body_of,
     check_newest,
@@ -129,6 +130,7 @@ def put(plan: PutPlan) -> Program[Written]:
     plan.target.check(row)
     existing = _checkpoint(place, state[9:13], row.secret) if state and row and state[9] is not None else None
     if row is not None and state is not None and existing is None:
+        row = yield from taken_up(row, place, state[6])
         check_newest(row, place, state[8])
         _check_parent(plan, row, state)
     if row is None or state is None:
@@ -163,13 +165,13 @@ def put(plan: PutPlan) -> Program[Written]:
         environment = (yield Statement("note_environment", (versions,)))[0][0]
     yield Statement("insert_own_checkpoint", (sequence, space, key, parent_key, run, framed, environment))
     owner = plan.session.id if plan.session is not None else None
-    if row.heads is not None:
+    sealed = row.heads
+    if sealed is not None and isinstance(row.secret, Secret):
         before = state[7] if state is not None else None
-        at = heads.At(place.ns, row.secret, is_new=state is None or state[6] is None)
-        row.heads.put(at, key, before, sequence, assembled.new_blobs)
-    column = session_column(row, sequence, owner)
-    yield Statement("update_thread", (row.thread, sequence, column, assembled.next_blob))
-    row = ThreadRow(row.thread, sequence, owner, assembled.next_blob, row.collected, row.secret)
+        sealed = sealed.put(heads.At(place.ns, space, row.secret), key, before, sequence, assembled.new_blobs)
+    row = ThreadRow(row.thread, sequence, owner, assembled.next_blob, row.collected, row.secret, sealed)
+    row = yield from parked(row)
+    yield Statement("update_thread", (row.thread, sequence, session_column(row), row.next_blob))
     channels = {name: (version, ref) for name, version, ref in body.channels}
     return Written(row, True, assembled, channels, environment)
 
@@ -180,21 +182,21 @@ def _new_thread(plan: PutPlan, sequence: int) -> Program[ThreadRow]:
 
 def new_thread(thread_id: str, secret: bytes, sequence: int) -> Program[ThreadRow]:
     """Make the row of a thread whose first write has this commit sequence."""
-    row = ThreadRow(sequence, sequence, None, 1, 0, secret, heads.Heads() if isinstance(secret, Secret) else None)
-    yield from insert_thread(row, thread_id)
-    return row
+    return (yield from insert_thread(ThreadRow(sequence, sequence, None, 1, 0, secret), thread_id))
 
 
-def insert_thread(row: ThreadRow, thread_id: str) -> Program[None]:
-    """Insert a thread's row, sealed where the store is.
+def insert_thread(row: ThreadRow, thread_id: str) -> Program[ThreadRow]:
+    """Insert a thread's row, sealed where the store is; the row, with its sealed head.
 
     Raises:
         WrongKeyError: when the store was sealed after it was opened without a key.
     """
-    column, secret = session_column(row, row.revision, row.session), stored_secret(row.secret)
+    row = yield from with_vault(row, thread_id)
+    column, secret = session_column(row), stored_secret(row.secret)
     columns = (row.thread, thread_id, row.revision, column, row.next_blob, row.collected, secret)
     if not (yield Statement("insert_thread", columns)):
         raise sealed_meanwhile()
+    return row
 
 
 def _checkpoint(place: Place, columns: Row, secret: bytes) -> CheckpointRow:

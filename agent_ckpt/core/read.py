@@ -13,6 +13,7 @@ from agent_ckpt.codec.tree import State
 from agent_ckpt.core.flight import lease_row
 from agent_ckpt.core.hot import HotThread
 from agent_ckpt.core.load import Blobs, load
+from agent_ckpt.core.rebuild import at_hand
 from agent_ckpt.core.rows import check_newest, check_writes, checkpoint_row, damaged, thread_row, writes_row
 from agent_ckpt.core.writes import Pending, in_order, merge
 from agent_ckpt.errors import CorruptionError, SealError
@@ -72,6 +73,7 @@ def get_tuple(place: Place, hot_of: HotOf, *, with_head: bool = False) -> Progra
         return Restored(None, None)
     columns = found[0]
     thread = thread_row(columns, place.thread_id)
+    thread = yield from at_hand(thread, place, columns[6])
     if place.checkpoint_id is None:
         check_newest(thread, place, columns[7])
     lease = lease_row(columns[13:19])
@@ -157,11 +159,19 @@ def list_page(query: Query, below: int, size: int, hot_of: HotOf) -> Program[Pag
     found = yield _page_statement(query, below, size)
     kept: list[Found] = []
     begun: set[tuple[str, str]] = set()
+    in_space: dict[tuple[str, str], ThreadRow | SealError] = {}
     for thread_id, *columns in found:
         thread = thread_row(columns, thread_id)
+        at = (thread_id, columns[6])
+        if at not in in_space:
+            in_space[at] = yield from _at_hand(thread, Place(*at, None), columns[13])
+        known = in_space[at]
+        thread = thread if isinstance(known, SealError) else known
         one = take(thread, checkpoint_row(thread_id, columns[6], columns[7:13], thread.secret), [])
-        if from_head and (thread_id, columns[6]) not in begun and not _is_undone(one):
-            begun.add((thread_id, columns[6]))
+        if isinstance(known, SealError):
+            one.fault = one.fault or known
+        elif from_head and at not in begun and not _is_undone(one):
+            begun.add(at)
             _check_first(one)
         if (yield from bound.admits(one)) and (one.body is None or query.wants is None or query.wants(one.body)):
             kept.append(one)
@@ -176,6 +186,14 @@ def list_page(query: Query, below: int, size: int, hot_of: HotOf) -> Program[Pag
         for one in own:
             one.blobs = shared
     return Page(kept, found[-1][8] if len(found) == size else None)
+
+
+def _at_hand(thread: ThreadRow, place: Place, number: int) -> Program[ThreadRow | SealError]:
+    """The thread's row with what its sealed head knows of a namespace, or why that is refused."""
+    try:
+        return (yield from at_hand(thread, place, number))
+    except SealError as exc:
+        return exc
 
 
 def _is_undone(one: Found) -> bool:

@@ -103,6 +103,9 @@ class SqliteBackend:
     def wal_truncate(self, wait_s: float) -> WalStatus:
         return care.truncate(self._store, wait_s)
 
+    def give_back(self, wait_s: float) -> int:
+        return care.give_back(self._store, wait_s)
+
     def doctor(self) -> list[Check]:
         return care.examine(self._store)
 
