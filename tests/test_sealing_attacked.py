@@ -10,16 +10,19 @@ import random
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent_ckpt import AgentSaver, CkptError, SealError
+from agent_ckpt import AgentSaver, CkptError, Keyring, SealError
+from tests.canary import found_in
 from tests.conftest import Api
 from tests.sealed import KEY, sealed_savers
-from tests.test_sealing import config, edit, is_part, put, rows_of
+from tests.test_sealing import OTHER, config, edit, is_part, put, rows_of
 
+CANARY = "cAnArY that must not stand in clear"
 NAMESPACES = ["", *(f"ns {number}" for number in range(11))]
 
 Edit = tuple[str, tuple[Any, ...]]
@@ -312,3 +315,48 @@ def test_credentials_are_as_new_as_their_thread(path: Path, open_sealed: Callabl
     again = open_sealed()
     assert again.credentials("copy").get("token").reveal() == "revoked and new"
     assert again.credentials("t").get("token").reveal() == "revoked and new"
+
+
+@pytest.mark.parametrize("journal", ["wal", "rollback"])
+def test_no_text_in_what_lies_beside(path: Path, form: str, journal: Any, monkeypatch: Any, caplog: Any) -> None:
+    """A canary in values, names, labels, runs, captures and credentials stands in no file of the folder while and after
+    all is used: the database in either journal mode, its journals, the side files of running processes, a copy, an
+    exported thread, and what is left after a rollback, a prune, an import and a rotation; nor in logs and the commands'
+    JSON that shows no values."""
+    caplog.set_level("DEBUG")
+    monkeypatch.setenv("CANARY_ENV", f"{CANARY} environment")
+    keys = Keyring(KEY)
+    with AgentSaver(path, key=keys, seal_thread_ids=True, journal=journal, capture=("env:CANARY_ENV",)) as saver:
+        api = Api(saver, form)
+        at = config(f"{CANARY} thread", f"{CANARY} ns")
+        places = []
+        for step in range(3):
+            metadata = {"run_id": f"{CANARY} run", f"{CANARY} key": f"{CANARY} metadata"}
+            at = put(api, at, step, metadata, **{f"{CANARY} channel": f"{CANARY} value {step}"})
+            places.append(at)
+            api.put_writes(at, [(f"{CANARY} write", CANARY)], f"{CANARY} task", f"{CANARY} path")
+        put(api, config(f"{CANARY} thread"), 1, value=CANARY)
+        saver.credentials(f"{CANARY} thread", actor=f"{CANARY} actor").set(f"{CANARY} name", {CANARY: CANARY})
+        assert not found_in(path, CANARY)
+        with saver.lease(f"{CANARY} thread"):
+            assert not found_in(path, CANARY)
+        root = api.get_tuple(config(f"{CANARY} thread")).config
+        put(api, root, 2, value=CANARY)
+        api.rollback(root)
+        api.copy_thread(f"{CANARY} thread", f"{CANARY} copy", credentials=True)
+        api.export_thread(f"{CANARY} copy", path.with_name("exported.ackpt"))
+        api.import_thread(path.with_name("exported.ackpt"), thread_id=f"{CANARY} import")
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("VACUUM INTO ?", (str(path.with_name("backup.db")),))
+        api.prune([f"{CANARY} copy"])
+        assert not found_in(path, CANARY)
+        shutil.copy(path, path.with_name("copied.db"))
+        assert CANARY not in repr(saver) + str(saver.key_status()) + caplog.text
+    with AgentSaver(path, key=Keyring(OTHER, KEY)) as saver:
+        Api(saver, form).rotate_keys(compromised=True)
+        assert not found_in(path, CANARY)
+        assert len(list(saver.threads())) == 3 and saver.verify()
+        assert saver.credentials(f"{CANARY} copy").names() == [f"{CANARY} name"]
+        plain = path.with_name("plain.ackpt")
+        saver.export_thread(f"{CANARY} copy", plain, plain=True)
+    assert [name for name, _ in found_in(path, CANARY)] == [plain.name]  # the search does find what is in clear

@@ -54,7 +54,7 @@ def _sealed(step: Statement, way: Way, keys: StoreKeys) -> Statement:
             continue
         changed = changed or list(step.params)
         changed[at] = keys.seal_name(role, name)
-    return step if changed is None else Statement(step.name, changed, step.many)
+    return step if changed is None else step._replace(params=changed)
 
 
 def _check_keys(keys: StoreKeys) -> Program[None]:
