@@ -17,7 +17,7 @@ from uuid import UUID
 from langchain_core.runnables.config import RunnableConfig, var_child_runnable_config
 
 from agent_ckpt import yaml_text
-from agent_ckpt.codec import encoder
+from agent_ckpt.codec import apart
 from agent_ckpt.core.session import HeldLease, Session
 from agent_ckpt.errors import UsageError
 from agent_ckpt.model import Place
@@ -64,7 +64,7 @@ class SessionThreadId(str):
         return str.__str__(self)
 
 
-encoder.PLAIN_TEXT.add(SessionThreadId)
+apart.PLAIN_TEXT.add(SessionThreadId)
 yaml_text.dump_as_text(SessionThreadId)
 
 

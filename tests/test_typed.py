@@ -39,7 +39,7 @@ from agent_ckpt import (
     ValueNotStorableError,
 )
 from agent_ckpt.codec import frame, registry
-from agent_ckpt.codec.encoder import Unstorable
+from agent_ckpt.codec.unstorable import Unstorable
 from agent_ckpt.codec.gate import UnresolvedError
 from agent_ckpt.codec.values import ValueCodec
 from tests import typed_kinds as kinds

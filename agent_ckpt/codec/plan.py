@@ -123,8 +123,9 @@ class Planner:
             before = None
         run = before.run if before is not None else None
         known = run.same(value) if run is not None else 0
+        packed: list[bytes] = []
         try:
-            bodies = self._codec.encode_many(value[known:] if known else value, known)
+            bodies = self._codec.encode_many(value[known:] if known else value, known, packed)
         except Exception as exc:
             raise self._codec.refuse(value, path, exc) from exc
         if known and before is not None:
@@ -139,7 +140,7 @@ class Planner:
             bodies[known:same] = before.bodies[known:same]
         seq = Seq(tree.LIST, parts, None, bodies, before, same)
         if len(value) >= RUN_FROM:
-            seq.run = Run.of(value, run, known)
+            seq.run = Run.of(value, run, known, packed)
         self.sequences[path] = seq
         return seq
 

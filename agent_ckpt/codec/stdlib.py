@@ -49,7 +49,15 @@ _FLAGS = ~int(re.DEBUG)
 
 
 class NotKeptError(Exception):
-    """Why a value of a known type can't be kept."""
+    """Why a value of a known type can't be kept.
+
+    Attributes:
+        remedy: what to do, where that is not what is usual.
+    """
+
+    def __init__(self, reason: str, remedy: str = "") -> None:
+        super().__init__(reason)
+        self.remedy = remedy
 
 
 class Known(NamedTuple):
@@ -74,7 +82,7 @@ def _factory(value: Any) -> list[Any]:
     for number, factory in enumerate(FACTORIES):
         if value.default_factory is factory:
             return [number, *_flat(value)]
-    raise NotKeptError("its default_factory is none of Python's own types; turn it into a dict before it is stored")
+    raise NotKeptError("its default_factory is none of Python's own types", "turn it into a dict before it is stored")
 
 
 def _zone(value: Any) -> list[Any]:
