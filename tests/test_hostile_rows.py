@@ -190,6 +190,7 @@ class Forger(AgentSaver):
         if type(codec) is not Forging:
             made = Forging.__new__(Forging)
             made._serde, made._gate, made.splits, Forging.body = codec._serde, codec._gate, True, self.body
+            made.secrets_allowed = codec.secrets_allowed
             store = store._replace(codec=made)
             self._made = (self.serde, store)
         return store
@@ -202,7 +203,7 @@ class Forging(ValueCodec):
     def encode(self, value: Any) -> bytes:
         return self.body if value == "FORGED" else super().encode(value)
 
-    def encode_many(self, values: Any, first: int = 0) -> list[bytes]:
+    def encode_many(self, values: Any, first: int = 0, packed: Any = None) -> list[bytes]:
         return [self.encode(value) for value in values]
 
 

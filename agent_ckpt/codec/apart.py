@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
 import sys
+import zoneinfo
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import ormsgpack
+import pydantic_core
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from agent_ckpt.codec import generics, kinds, messages, numeric, registry, secrets, stdlib, typed
@@ -16,8 +20,14 @@ from agent_ckpt.codec.unstorable import Unstorable
 
 PLAIN_TEXT: set[type] = set()
 """Subclasses of str that are stored, and come back, as plain text."""
+_packb = ormsgpack.packb
+_ONE_FOR_MANY = (datetime.timezone, zoneinfo.ZoneInfo, pydantic_core.TzInfo)
 FIELDS = ""
 """The step of what stands in an object: its fields have names."""
+PLAIN_PARTS = ".<own part {}>"
+"""The step of what stands in one of Python's own values that hold none of the user's."""
+SAME = ".<its {}>"
+"""The step of what stands in an immutable value of which one object stands in many places, as a time zone."""
 REMEDY = "register a codec for its class, agent_ckpt.register_codec(...), or turn it into plain data"
 
 Taken = Any
@@ -34,25 +44,13 @@ class Apart:
         secrets_allowed: whether a SecretStr or SecretBytes may be kept.
     """
 
-    __slots__ = ("_gate", "_lenient", "_secrets_allowed", "_standing", "_ways")
+    __slots__ = ("_gate", "_lenient", "_secrets_allowed", "_standing")
 
     def __init__(self, gate: Gate, lenient: bool, secrets_allowed: bool) -> None:
         self._gate = gate
         self._lenient = lenient
         self._secrets_allowed = secrets_allowed
-        self._ways: dict[type, Callable[[Any, type], Taken]] = {}
         self._standing: dict[type, _Plan] = {}
-
-    def take(self, value: Any, cls: type) -> Taken:
-        """What a value of this type becomes.
-
-        Raises:
-            Unstorable: it can't be kept.
-        """
-        way = self._ways.get(cls)
-        if way is None:
-            way = self._ways[cls] = self._way(value, cls)
-        return way(value, cls)
 
     def refuse(self, value: Any, reason: str, remedy: str = REMEDY) -> Any:
         """A text in the place of a value that can't be kept, where that is wanted; else the error."""
@@ -64,14 +62,16 @@ class Apart:
             return int.__int__(value)
         return f"<{type(value).__module__}.{type(value).__qualname__}>"
 
-    def _way(self, value: Any, cls: type) -> Callable[[Any, type], Taken]:
+    def way(self, value: Any, cls: type) -> Callable[[Any, type], Taken]:
+        """What takes values of this type apart, such as this one; it raises Unstorable for one that can't be kept."""
         made = _WAYS.get(cls)
         if made is not None:
             return made
         if cls in messages.NUMBERS:
             return self._message
-        if stdlib.number_of(cls) is not None:
-            return self._known
+        number = stdlib.number_of(cls)
+        if number is not None:
+            return self._known(number, cls)
         if cls in registry.by_class:
             return self._registered
         if cls in PLAIN_TEXT:
@@ -88,17 +88,23 @@ class Apart:
             content.append(value.__pydantic_extra__)
         return typed.MESSAGE, content, FIELDS
 
-    def _known(self, value: Any, cls: type) -> Taken:
-        number = stdlib.number_of(cls)
-        assert number is not None
-        try:
-            return typed.KNOWN, [number, *stdlib.KNOWN[number].apart(value)], ".<part {}>"
-        except stdlib.NotKeptError as exc:
-            return self.refuse(value, str(exc), exc.remedy or REMEDY)
-        except RecursionError:
-            raise
-        except Exception as exc:
-            return self.refuse(value, f"it can't be taken apart ({type(exc).__name__})")
+    def _known(self, number: int, cls: type) -> Callable[[Any, type], Taken]:
+        apart = stdlib.KNOWN[number].apart
+        if cls in stdlib.OF_ATOMS:
+            return lambda value, _: (typed.KNOWN, _packb([number, *apart(value)]), "")
+        step = ".<item {}>" if stdlib.holds_values(number) else SAME if cls in _ONE_FOR_MANY else PLAIN_PARTS
+
+        def take(value: Any, _: type) -> Taken:
+            try:
+                return typed.KNOWN, [number, *apart(value)], step
+            except stdlib.NotKeptError as exc:
+                return self.refuse(value, str(exc), exc.remedy or REMEDY)
+            except RecursionError:
+                raise
+            except Exception as exc:
+                return self.refuse(value, f"it can't be taken apart ({type(exc).__name__})")
+
+        return take
 
     def _registered(self, value: Any, cls: type) -> Taken:
         codec = registry.by_class[cls]
@@ -140,7 +146,7 @@ class Apart:
                     "make the object anew with the class that stands there, or register a codec for its class",
                 )
             self._standing[cls] = plan
-        return typed.OBJECT, plan.named + state, FIELDS
+        return typed.OBJECT, plan.named + state, SAME if plan.shape.kind == kinds.ENUM else FIELDS
 
 
 class _Plan:

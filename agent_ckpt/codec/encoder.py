@@ -7,18 +7,14 @@ place is to be told) is walked here. Both ways give the same bytes.
 
 from __future__ import annotations
 
-import datetime
-import enum
 import struct
-import zoneinfo
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 import ormsgpack
-import pydantic_core
 
 from agent_ckpt.codec import frame, kinds, typed
-from agent_ckpt.codec.apart import FIELDS, Apart
+from agent_ckpt.codec.apart import PLAIN_PARTS, SAME, Apart
 from agent_ckpt.codec.gate import Gate
 from agent_ckpt.codec.pack import EXACT, PackError, may_hold_bytes, refuse_other_bytes
 from agent_ckpt.codec.room import LEVELS, in_room
@@ -28,10 +24,13 @@ _TRIED_WHOLE = 16
 """How many extensions deep the fast way goes."""
 _ATOMS = frozenset((type(None), bool, float, bytes))
 _packb = ormsgpack.packb
+_Ext = ormsgpack.Ext
+_SETS = (typed.SET, typed.FROZEN_SET)
+_SNAPSHOT = typed.SNAPSHOT
 _PLAIN = bytes((frame.PLAIN,))
 _TYPED = bytes((frame.TYPED,))
-_SAME = (datetime.timezone, zoneinfo.ZoneInfo, pydantic_core.TzInfo)
-"""Types of immutable values of which one object stands in many places; so do members of enums."""
+_WALKED = frozenset((list, dict, bytes, bytearray, memoryview, str, int, float, bool, type(None)))
+"""Types that msgpack has a form for, if not always the right one."""
 
 
 class _Between:
@@ -39,8 +38,12 @@ class _Between:
 
 
 _BETWEEN = _Between()
-_MARK = ormsgpack.Ext(0, b"\xc1\xfe\xc1\xff" * 3)
-_CUT = _packb(_MARK)
+_CUT_CONTENT = b"\xc1\xfe\xc1\xff" * 4
+_CUT = b"\xc7\x11\x00" + _CUT_CONTENT
+_MARK = ormsgpack.Ext(0, _CUT_CONTENT + b"\x00")
+_MARK_PLAIN = ormsgpack.Ext(0, _CUT_CONTENT + _PLAIN)
+_MARK_TYPED = ormsgpack.Ext(0, _CUT_CONTENT + _TYPED)
+"""Marks end with how the body that follows starts, so that what stands between two cuts is a body."""
 
 
 class Encoder:
@@ -52,7 +55,7 @@ class Encoder:
         secrets_allowed: whether a SecretStr or SecretBytes may be kept.
     """
 
-    __slots__ = ("_apart", "_extended", "_flags", "_inside", "_same", "_stopped")
+    __slots__ = ("_apart", "_extended", "_flags", "_inside", "_same", "_stopped", "_ways")
 
     def __init__(self, gate: Gate, *, lenient: bool = False, secrets_allowed: bool = True) -> None:
         self._apart = Apart(gate.under(None), lenient, secrets_allowed)
@@ -61,6 +64,7 @@ class Encoder:
         self._flags: list[bool] = []
         self._same: dict[int, tuple[Any, Any]] = {}
         self._stopped: BaseException | None = None
+        self._ways: dict[type, Callable[[Any, type], Any]] = {_Between: self._between}
 
     def encode(self, value: Any) -> bytes:
         """The msgpack of a value.
@@ -82,73 +86,93 @@ class Encoder:
             return _TYPED + self._walk(value, 0, tried=True)
         return (_TYPED if self._extended else _PLAIN) + packed
 
-    def bodies(self, values: Iterable[Any]) -> list[bytes] | None:
+    def bodies(self, values: Sequence[Any]) -> list[bytes] | None:
         """The bodies of many values in one call of msgpack, or None where that can't be."""
-        marked = [part for value in values for part in (_BETWEEN, value)]
+        marked: list[Any] = [None] * (2 * len(values))
+        marked[1::2] = values
+        if _WALKED.isdisjoint(map(type, values)):
+            marked[::2] = [_MARK_TYPED] * len(values)
+            return _pieces(self._tried(marked, values), len(values))
+        marked[::2] = [_MARK_PLAIN] * len(values)
+        try:
+            packed = _packb(marked, option=EXACT)
+        except PackError:
+            pass
+        else:
+            return None if may_hold_bytes(packed) and not _looked_through(values) else _pieces(packed, len(values))
+        marked[::2] = [_BETWEEN] * len(values)
         self._flags = []
-        packed = self._tried(marked)
-        if packed is None:
+        pieces = _pieces(self._tried(marked, values), len(values))
+        if pieces is None:
             return None
-        pieces = packed.split(_CUT)[1:]
         flags = [*self._flags[1:], self._extended]
-        if len(pieces) != len(flags):
-            return None
-        return [(_TYPED if flag else _PLAIN) + piece for flag, piece in zip(flags, pieces, strict=True)]
+        return [(_TYPED if flag else _PLAIN) + piece[1:] for flag, piece in zip(flags, pieces, strict=True)]
 
     # The fast way
 
-    def _tried(self, value: Any) -> bytes | None:
+    def _tried(self, value: Any, values: Sequence[Any] | None = None) -> bytes | None:
         self._inside = 0
+        self._extended = False
         try:
-            return self._pack(value)
+            packed = _packb(value, default=self._extension, option=EXACT)
         except (PackError, RecursionError):
             if self._stopped is not None:
                 # msgpack makes an error of its own of whatever is raised under it, an interrupt too.
                 raise self._stopped from None
             return None
-
-    def _pack(self, value: Any) -> bytes:
-        packed = _packb(value, default=self._extension, option=EXACT)
-        if may_hold_bytes(packed):
-            refuse_other_bytes(value)
+        if may_hold_bytes(packed) and not _looked_through((value,) if values is None else values):
+            return None
         return packed
 
     def _extension(self, value: Any) -> Any:
+        """What msgpack writes in the place of a value that it has no form for."""
         cls = type(value)
-        if cls is _Between:
-            self._flags.append(self._extended)
-            self._extended = False
-            return _MARK
-        self._extended = True
-        same = self._same.get(id(value))
-        if same is not None:
-            return same[1]
-        self._inside += 1
         try:
-            if self._inside > _TRIED_WHOLE:
-                raise RecursionError
-            made = self._made(value, cls)
+            way = self._ways.get(cls)
+            if way is None:
+                way = self._ways[cls] = self._apart.way(value, cls)
+            taken = way(value, cls)
+            if type(taken) is not tuple:
+                self._extended = taken is not _MARK
+                return taken
+            code, content, step = taken
+            if type(content) is list:
+                content = self._packed(code, content, step)
         except Exception:
             raise
         except BaseException as exc:
             self._stopped = exc
             raise
-        self._inside -= 1
-        if cls in _SAME or isinstance(cls, enum.EnumMeta):
-            self._same[id(value)] = value, made
+        self._extended = True
+        if step is not SAME:
+            return _Ext(code, content)
+        made = _Ext(code, content)
+        self._same[id(value)] = value, made
+        self._ways[cls] = self._one_for_many
         return made
 
-    def _made(self, value: Any, cls: type) -> Any:
-        taken = self._apart.take(value, cls)
-        if type(taken) is not tuple:
-            return taken
-        code, content, _ = taken
-        if type(content) is list:
-            if code == typed.SET or code == typed.FROZEN_SET:
-                content = _in_order([self._pack(item) for item in content])
-            else:
-                content = self._pack(content[0] if code == typed.SNAPSHOT else content)
-        return ormsgpack.Ext(code, content)
+    def _packed(self, code: int, content: list[Any], step: str) -> bytes:
+        self._inside += 1
+        if self._inside > _TRIED_WHOLE:
+            raise RecursionError
+        if code in _SETS:
+            packed = _in_order([_packb(item, default=self._extension, option=EXACT) for item in content])
+        else:
+            whole = content[0] if code == _SNAPSHOT else content
+            packed = _packb(whole, default=self._extension, option=EXACT)
+            if step is not PLAIN_PARTS and (b"\xc4" in packed or b"\xc5" in packed or b"\xc6" in packed):
+                refuse_other_bytes(content)
+        self._inside -= 1
+        return packed
+
+    def _one_for_many(self, value: Any, cls: type) -> Any:
+        """The way of a type whose objects stand in many places: what one of them became is kept."""
+        same = self._same.get(id(value))
+        return same[1] if same is not None else self._apart.way(value, cls)(value, cls)
+
+    def _between(self, value: Any, cls: type) -> Any:  # noqa: ARG002
+        self._flags.append(self._extended)
+        return _MARK
 
     # The slow way
 
@@ -178,12 +202,12 @@ class Encoder:
             return self._dict(value, depth)
         if cls is list:
             return _joined(self._items(value, depth, "[{}]"))
-        taken = self._apart.take(value, cls)
+        taken = self._apart.way(value, cls)(value, cls)
         if type(taken) is not tuple:
             return self._walk(taken, depth)
         code, content, step = taken
         if type(content) is list:
-            if step is FIELDS:
+            if code in (typed.OBJECT, typed.MESSAGE):
                 content = _joined(self._parts(code, content, depth))
             else:
                 items = self._items(content, depth, step)
@@ -246,6 +270,24 @@ class Encoder:
             except Unstorable as exc:
                 _further_out(exc, f"[{key!r:.60}]" if type(key) in (str, int, float, bool) else ".<value>")
         return _joined(encoded)
+
+
+def _pieces(packed: bytes | None, size: int) -> list[bytes] | None:
+    """What stands between the marks, where these make so many pieces."""
+    pieces = packed.split(_CUT) if packed is not None else []
+    return pieces[1:] if len(pieces) == size + 1 else None
+
+
+def _looked_through(values: Sequence[Any]) -> bool:
+    """Whether no bytearray or memoryview stands in values that msgpack has walked: it takes these for bytes."""
+    # Of everything else what is in it was looked at where it was packed.
+    if _WALKED.isdisjoint(map(type, values)):
+        return True
+    try:
+        refuse_other_bytes(list(values))
+    except PackError:
+        return False
+    return True
 
 
 def _further_out(exc: Unstorable, step: str) -> NoReturn:

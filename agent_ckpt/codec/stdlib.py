@@ -188,6 +188,19 @@ def _time_parts(value: Any) -> list[Any]:
     return [value.hour, value.minute, value.second, value.microsecond, value.tzinfo, value.fold]
 
 
+def _moment(value: datetime.datetime) -> list[Any]:
+    if value.tzinfo is None and not value.fold:
+        return [value.isoformat()]
+    return [value.replace(tzinfo=None).isoformat(), value.tzinfo, value.fold]
+
+
+def _datetime(text: str, zone: Any = None, fold: int = 0) -> datetime.datetime:
+    made = datetime.datetime.fromisoformat(text)
+    if made.tzinfo is not None:
+        raise ValueError("a time that tells its zone twice")
+    return made if zone is None and not fold else made.replace(tzinfo=zone, fold=fold)
+
+
 KNOWN: tuple[Known, ...] = (
     Known(complex, lambda v: [v.real, v.imag], complex),
     Known(range, lambda v: [v.start, v.stop, v.step], range),
@@ -199,11 +212,7 @@ KNOWN: tuple[Known, ...] = (
     Known(ChainMap, lambda v: list(v.maps), _mapping),
     Known(datetime.date, lambda v: [v.year, v.month, v.day], datetime.date),
     Known(datetime.time, _time_parts, lambda *parts: datetime.time(*parts[:5], fold=parts[5])),
-    Known(
-        datetime.datetime,
-        lambda v: [v.year, v.month, v.day, *_time_parts(v)],
-        lambda *parts: datetime.datetime(*parts[:8], fold=parts[8]),
-    ),
+    Known(datetime.datetime, _moment, _datetime),
     Known(datetime.timedelta, lambda v: [v.days, v.seconds, v.microseconds], datetime.timedelta),
     Known(datetime.timezone, lambda v: list(v.__getinitargs__()), datetime.timezone),
     Known(zoneinfo.ZoneInfo, _zone, zone),
@@ -227,6 +236,9 @@ KNOWN: tuple[Known, ...] = (
 )
 _PATH, _ADDRESS, _URL = 26, 27, 28
 
+OF_ATOMS = frozenset((uuid.UUID, decimal.Decimal, datetime.date, datetime.timedelta))
+"""Types whose parts are what msgpack has a form for, always."""
+
 PLAIN: frozenset[type] = frozenset(
     (
         type(None), bool, int, float, str, bytes,
@@ -249,6 +261,11 @@ def number_of(cls: type) -> int | None:
     """A type's number in the table, or None."""
     found = _NUMBERS.get(cls)
     return _URL if found is None and is_url(cls) else found
+
+
+def holds_values(number: int) -> bool:
+    """Whether the parts of a numbered type are, or hold, values of the user's."""
+    return number in _FREE
 
 
 def put_together(number: Any, parts: list[Any]) -> Any:
