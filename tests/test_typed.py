@@ -39,8 +39,8 @@ from agent_ckpt import (
     ValueNotStorableError,
 )
 from agent_ckpt.codec import frame, registry
-from agent_ckpt.codec.unstorable import Unstorable
 from agent_ckpt.codec.gate import UnresolvedError
+from agent_ckpt.codec.unstorable import Unstorable
 from agent_ckpt.codec.values import ValueCodec
 from tests import typed_kinds as kinds
 from tests.conftest import Api
@@ -323,7 +323,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "lock": threading.Lock,
     "function": lambda: _local,
     "generator": lambda: (i for i in ()),
-    "class": lambda: int,
+    "class": lambda: threading.Thread,
     "module": lambda: sys,
     "memoryview": lambda: memoryview(b"a"),
     "defaultdict of a function": lambda: collections.defaultdict(lambda: 1),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import sys
+import types
+import typing
 import zoneinfo
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +23,7 @@ from agent_ckpt.codec.unstorable import Unstorable
 PLAIN_TEXT: set[type] = set()
 """Subclasses of str that are stored, and come back, as plain text."""
 _packb = ormsgpack.packb
+_ALIASES = (types.GenericAlias, types.UnionType, type(typing.List[int]), type(typing.Literal[1]))  # noqa: UP006
 _ONE_FOR_MANY = (datetime.timezone, zoneinfo.ZoneInfo, pydantic_core.TzInfo)
 FIELDS = ""
 """The step of what stands in an object: its fields have names."""
@@ -78,6 +81,8 @@ class Apart:
             return _plain_text
         if numeric.is_numpy(value):
             return self._numpy
+        if issubclass(cls, (type, *_ALIASES)):
+            return self._type
         return _told if issubclass(cls, BaseException) else self._object
 
     def _message(self, value: Any, cls: type) -> Taken:
@@ -119,6 +124,12 @@ class Apart:
                 value, f"its codec {codec.name!r} failed ({type(exc).__name__})", "mend the codec's encode function"
             ) from exc
 
+    def _type(self, value: Any, cls: type) -> Taken:  # noqa: ARG002
+        try:
+            return typed.TYPE, generics.tree_of(value), ".<part {}>"
+        except generics.NoNameError as exc:
+            return self.refuse(value, str(exc), "store its name, and look it up where it is used")
+
     def _numpy(self, value: Any, cls: type) -> Taken:  # noqa: ARG002
         try:
             if numeric.is_array(value):
@@ -135,8 +146,10 @@ class Apart:
                     return self.refuse(value, secrets.IN_CLEAR, secrets.REMEDY)
                 plan = _plan_of(cls)
             state = kinds.take_apart(value, plan.shape)
-        except (kinds.NoDataError, generics.NoNameError) as exc:
-            return self.refuse(value, str(exc))
+        except generics.NoNameError as exc:
+            return self.refuse(value, str(exc), generics.REMEDY)
+        except kinds.NoDataError as exc:
+            return self.refuse(value, str(exc), _remedy(cls))
         if cls not in self._standing:
             if not plan.stands(cls, self._gate):
                 module, qualname = plan.named[:2]
@@ -147,6 +160,14 @@ class Apart:
                 )
             self._standing[cls] = plan
         return typed.OBJECT, plan.named + state, SAME if plan.shape.kind == kinds.ENUM else FIELDS
+
+
+def _remedy(cls: type) -> str:
+    """What to do with an object of a class that is none of data."""
+    for base in cls.__mro__[1:-1]:
+        if base in _WAYS or base in (str, float, list, dict, bytes) or stdlib.number_of(base) is not None:
+            return f"turn it into a plain {base.__qualname__}, or register a codec, agent_ckpt.register_codec(...)"
+    return REMEDY
 
 
 class _Plan:

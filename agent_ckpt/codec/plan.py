@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from agent_ckpt.codec import frame, pieces, tree
+from agent_ckpt.codec import frame, pieces, registry, tree
 from agent_ckpt.codec.arrays import KnownArray, describe, smallest_body
 from agent_ckpt.codec.messages import Run
 from agent_ckpt.codec.tree import Kept, Plan, Seq, State
@@ -72,7 +72,7 @@ class Planner:
             return self._plan_text(value, path)
         if kind is bytes and len(value) > SPLIT_ABOVE:
             return self._plan_long(tree.BYTES, value, value, path)
-        array = describe(value)
+        array = describe(value) if kind not in registry.by_class else None
         if array is not None:
             return self._plan_array(*array, path)
         return self._plan_opaque(self._encode(value, path), path)

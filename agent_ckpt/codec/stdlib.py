@@ -188,6 +188,11 @@ def _time_parts(value: Any) -> list[Any]:
     return [value.hour, value.minute, value.second, value.microsecond, value.tzinfo, value.fold]
 
 
+def _uuid(value: uuid.UUID) -> list[Any]:
+    safe = value.is_safe
+    return [value.bytes] if safe is uuid.SafeUUID.unknown else [value.bytes, safe.value]
+
+
 def _moment(value: datetime.datetime) -> list[Any]:
     if value.tzinfo is None and not value.fold:
         return [value.isoformat()]
@@ -218,7 +223,7 @@ KNOWN: tuple[Known, ...] = (
     Known(zoneinfo.ZoneInfo, _zone, zone),
     Known(decimal.Decimal, lambda v: [str(v)], decimal.Decimal),
     Known(fractions.Fraction, lambda v: [v.numerator, v.denominator], fractions.Fraction),
-    Known(uuid.UUID, lambda v: [v.bytes], lambda raw: uuid.UUID(bytes=raw)),
+    Known(uuid.UUID, _uuid, lambda raw, safe=None: uuid.UUID(bytes=raw, is_safe=uuid.SafeUUID(safe))),
     Known(type(Ellipsis), lambda _: [], lambda: Ellipsis),
     Known(type(NotImplemented), lambda _: [], lambda: NotImplemented),
     Known(re.Pattern, lambda v: [v.pattern, v.flags & _FLAGS], _pattern),
@@ -261,6 +266,11 @@ def number_of(cls: type) -> int | None:
     """A type's number in the table, or None."""
     found = _NUMBERS.get(cls)
     return _URL if found is None and is_url(cls) else found
+
+
+def classes() -> list[Any]:
+    """The types of the table."""
+    return [*_NUMBERS]
 
 
 def holds_values(number: int) -> bool:
