@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal, Protocol
 
-from agent_ckpt.errors import ThreadConflictError
+from agent_ckpt.errors import MigrationError, ThreadConflictError
 from agent_ckpt.model import Holder, LeaseRow, ThreadRow
 
 _IN_A_TASK = (
@@ -67,7 +67,7 @@ class Session:
     store: int = 0
     outer: Session | None = None
     wrote: bool = False
-    refused: ThreadConflictError | None = None
+    refused: ThreadConflictError | MigrationError | None = None
     superseded: bool = False
     fork_of: str | None = None
     run: Run | None = None
@@ -210,6 +210,20 @@ def overtaken(session: Session) -> ThreadConflictError:
         f"a write was refused for thread {session.thread_id!r}: the caller of this run (restored at revision "
         f"{session.base}) left it in the middle and has begun another one on the thread. Nothing of it was stored. "
         f"Read a stream to its end, or close it, before the next run.",
+        thread_id=session.thread_id,
+        reason="stale",
+        expected=session.base,
+        found=session.base,
+        wrote=session.wrote,
+        checkpoint_id=None,
+    )
+
+
+def cancelled(session: Session) -> ThreadConflictError:
+    """The error for what a run would store that was cancelled before."""
+    return ThreadConflictError(
+        f"a write was refused for thread {session.thread_id!r}: its run (restored at revision {session.base}) was "
+        f"cancelled before the write began. Nothing of it was stored; the next run goes on from what was.",
         thread_id=session.thread_id,
         reason="stale",
         expected=session.base,
