@@ -6,7 +6,6 @@ import asyncio
 import os
 import secrets
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,31 +17,18 @@ from agent_ckpt.steps import Call, Steps
 from agent_ckpt.work import Store, Thread
 
 if TYPE_CHECKING:
+    from agent_ckpt import reports
     from agent_ckpt.codec import portable
     from agent_ckpt.core import portable as programs
+    from agent_ckpt.reports import PortableReport
 else:
+    reports = Later("agent_ckpt.reports")
     programs = Later("agent_ckpt.core.portable")
     portable = Later("agent_ckpt.codec.portable")
 
 Path = str | os.PathLike[str]
 _NO_SPACE = 28
 _MODE = 0o600
-
-
-@dataclass(frozen=True, slots=True)
-class PortableReport:
-    """What an export wrote, or an import read.
-
-    Attributes:
-        thread_id: the thread, by its id in the store.
-        checkpoints, writes: how many it has; writes are calls of put_writes.
-        size: bytes of the portable file.
-    """
-
-    thread_id: str
-    checkpoints: int
-    writes: int
-    size: int
 
 
 class PortableOps(Plumbing):
@@ -110,7 +96,7 @@ def _stored(
 
 
 def _report(made: portable.Portable, thread_id: str, size: int) -> PortableReport:
-    return PortableReport(thread_id, made.checkpoints, made.calls, size)
+    return reports.PortableReport(thread_id, made.checkpoints, made.calls, size)
 
 
 def _check_free(path: Path) -> None:

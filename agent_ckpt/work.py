@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -19,7 +19,6 @@ from langgraph.checkpoint.base import (
 
 from agent_ckpt import restore_rules, runs
 from agent_ckpt.carrier import Carrier, config_for, is_a_run, is_filled_in, place_of
-from agent_ckpt.codec.keyring import Keyring
 from agent_ckpt.codec.values import ValueCodec
 from agent_ckpt.core import flight, manage, read
 from agent_ckpt.core import put as putting
@@ -36,6 +35,9 @@ from agent_ckpt.running_code import RunningCode
 from agent_ckpt.runs import Runs
 from agent_ckpt.seldom import delta
 from agent_ckpt.steps import Call, Pause, Steps
+
+if TYPE_CHECKING:
+    from agent_ckpt.codec.keyring import Keyring
 
 log = logging.getLogger("agent_ckpt")
 

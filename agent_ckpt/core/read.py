@@ -45,8 +45,7 @@ class Found:
     fault: CorruptionError | None = None
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class Restored:
+class Restored(NamedTuple):
     """What get_tuple read in one snapshot.
 
     Attributes:
@@ -116,8 +115,7 @@ def refs_of(one: Found) -> Iterator[Ref]:
     yield from (ref for _, _, ref in one.writes)
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class Page:
+class Page(NamedTuple):
     """A page of a listing.
 
     Attributes:
