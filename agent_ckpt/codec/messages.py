@@ -103,13 +103,12 @@ def encode_all(values: Sequence[Any], prefix: bytes) -> list[bytes] | None:
     return [heads[number] + piece + tails[each] for number, piece, each in zip(numbers, pieces, assigned)]  # type: ignore[index]  # noqa: B905
 
 
-def decode(parts: list[bytes]) -> list[Any]:
-    """Rebuild messages from their packed bytes, without running their constructors.
+def rebuild(unpacked: list[Any]) -> list[Any]:
+    """Messages of what was unpacked of them, which is taken over, without running their constructors.
 
     Raises:
-        ValueError, TypeError, IndexError: when the bytes are no packed messages.
+        ValueError, TypeError, IndexError: when it is no packed messages.
     """
-    unpacked = unpack_joined(parts)
     if not all(map(_is_usual, unpacked)):
         return [build(*each) for each in unpacked]
     classes, fields, assigned = [], [], []
