@@ -96,7 +96,8 @@ class Options:
             object.__setattr__(self, "mask_keys", tuple(self.mask_keys))
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if value is not field.default:  # the defaults are right, and reading the types takes a millisecond
+            # The defaults are right, and reading the types takes a millisecond.
+            if value is not field.default and not (field.default is dataclasses.MISSING and value == {}):
                 _check(field.name, value, _types()[field.name])
         for name in ("busy_timeout_s", "busy_ttl_s", "cache_bytes"):
             if not 0 <= getattr(self, name) <= _LARGEST:

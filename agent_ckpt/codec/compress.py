@@ -29,7 +29,7 @@ _DICTIONARY_BELOW = 32 * 1024
 _LARGEST = 1 << 30
 _FORMAT = zstandard.FORMAT_ZSTD1_MAGICLESS
 ZstdError = zstandard.ZstdError
-LONG_SIZE = b"\x80"
+LONG_SIZE = 0x80
 """A frame whose first byte is at least this gives its content size in 4 or 8 bytes; a shorter size is below 64 KiB."""
 
 
@@ -119,7 +119,7 @@ def decompress(compression: int, data: bytes) -> bytes:
     if compression != ZSTD and compression < FACTORY_DICTIONARY:
         raise DecompressError(f"unknown compression {compression}")
     try:
-        if data[:1] >= LONG_SIZE:
+        if data and data[0] >= LONG_SIZE:
             size = zstandard.get_frame_parameters(data, format=_FORMAT).content_size
             if size > _LARGEST:
                 raise DecompressError("claims more than 1 GiB")

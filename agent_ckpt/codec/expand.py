@@ -192,6 +192,14 @@ class Expander:
         raise DamagedRefError(f"a reference of unknown kind {kind}")
 
     def _list(self, leaves: list[Ref]) -> list[Any]:
+        blobs = self._blobs
+        found = [blobs[leaf].body if type(leaf) is int else leaf for leaf in leaves]
+        if set(map(type, found)) == {bytes} and not {body[0] for body in found}.intersection(_ARRAYS):  # type: ignore[index]
+            return self._codec.decode_many(found)  # type: ignore[arg-type]
+        return self._mixed_list(leaves)
+
+    def _mixed_list(self, leaves: list[Ref]) -> list[Any]:
+        """A list in which some items are sequences or arrays."""
         bodies: list[bytes] = []
         others: list[tuple[int, Ref]] = []
         for at, leaf in enumerate(leaves):
@@ -223,7 +231,9 @@ class Expander:
         leaves, last = [], 0
         for at in groups:
             leaves += refs[last:at]
-            leaves += self._leaves(self._group(blobs[refs[at]]))  # type: ignore[index]
+            group = blobs[refs[at]]  # type: ignore[index]
+            below = self._group(group)
+            leaves += below if sum_of(group) else self._leaves(below)  # a group with a sum names a list's items alone
             last = at + 1
         return leaves + refs[last:]
 

@@ -127,14 +127,21 @@ _OPENED_AT_ONCE = {
 """Headers of what nearly every blob is: small, compressed and not sealed; and how its body begins."""
 
 
-def open_blobs(frames: Sequence[bytes], secret: bytes, addresses: Sequence[bytes]) -> list[bytes | FrameError]:
-    """`open_blob` for many, in place of each that can't be opened its FrameError."""
+def open_blobs(
+    frames: Sequence[bytes], secret: bytes, addresses: Sequence[bytes]
+) -> tuple[list[bytes], dict[int, FrameError]]:
+    """`open_blob` for many.
+
+    Returns:
+        The bodies; and by its place why one can't be opened, whose body is then b"".
+    """
     usual = {} if isinstance(secret, Secret) else _OPENED_AT_ONCE
-    opened: list[bytes | FrameError] = []
+    opened: list[bytes] = []
+    faults: dict[int, FrameError] = {}
     decompress = compress.small_decompressor()
     for frame, address in zip(frames, addresses, strict=True):
         begin = usual.get(frame[:HEADER_SIZE])
-        if begin is not None and frame[HEADER_SIZE : HEADER_SIZE + 1] < compress.LONG_SIZE:
+        if begin is not None and len(frame) > HEADER_SIZE and frame[HEADER_SIZE] < compress.LONG_SIZE:
             try:
                 opened.append(begin + decompress(frame[HEADER_SIZE:]))
                 continue
@@ -143,8 +150,9 @@ def open_blobs(frames: Sequence[bytes], secret: bytes, addresses: Sequence[bytes
         try:
             opened.append(open_blob(frame, secret, address))
         except FrameError as exc:
-            opened.append(exc)
-    return opened
+            faults[len(opened)] = exc
+            opened.append(b"")
+    return opened, faults
 
 
 def seal_row(codec: int, payload: bytes, coordinates: Coordinates, method: str, secret: bytes) -> bytes:

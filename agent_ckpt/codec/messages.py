@@ -43,6 +43,8 @@ STRETCH = 64
 
 _FIELDS: tuple[int, ...] = tuple(len(cls.model_fields) for cls in CLASSES)
 _ALLOWS_EXTRA: tuple[bool, ...] = tuple(cls.model_config.get("extra") == "allow" for cls in CLASSES)
+_USUAL = {(number, count) for number, count in enumerate(_FIELDS) if _ALLOWS_EXTRA[number]}
+"""By a class's number, how many fields a message of it has where nothing is missing."""
 _MARK = "\x00end of message"
 _PACKED_MARK = pack(_MARK)
 _fields_of = attrgetter("__dict__")
@@ -109,24 +111,22 @@ def rebuild(unpacked: list[Any]) -> list[Any]:
     Raises:
         ValueError, TypeError, IndexError: when it is no packed messages.
     """
-    if not all(map(_is_usual, unpacked)):
+    if not _are_usual(unpacked):
         return [build(*each) for each in unpacked]
-    classes, fields, assigned = [], [], []
-    for number, values, names in unpacked:
-        classes.append(CLASSES[number])
-        fields.append(values)
-        assigned.append(names)
-    return _made(classes, fields, assigned, [{} for _ in unpacked])
+    numbers, fields, assigned = zip(*unpacked, strict=True)
+    return _made(list(map(CLASSES.__getitem__, numbers)), fields, assigned, [{} for _ in unpacked])
 
 
-def _is_usual(unpacked: list[Any]) -> bool:
-    """Whether a message has all fields of its class and no extras, though it may have them."""
-    return len(unpacked) == 3 and len(unpacked[1]) == _FIELDS[unpacked[0]] and _ALLOWS_EXTRA[unpacked[0]]
+def _are_usual(unpacked: list[Any]) -> bool:
+    """Whether messages have all fields of their classes and no extras, though they may have them."""
+    if set(map(len, unpacked)) != {3}:
+        return False
+    return _USUAL.issuperset({(number, len(fields)) for number, fields, _ in unpacked})
 
 
 def _made(
     classes: list[type[BaseModel]],
-    fields: list[dict[str, Any]],
+    fields: Sequence[dict[str, Any]],
     assigned: Sequence[Iterable[str]],
     extras: list[dict[str, Any]],
 ) -> list[Any]:
@@ -208,7 +208,7 @@ def template(parts: list[bytes]) -> Template | None:
         ValueError, TypeError, IndexError: when the bytes are no packed messages.
     """
     unpacked = unpack_joined(parts)
-    return Template(unpacked) if all(map(_is_usual, unpacked)) else None
+    return Template(unpacked) if _are_usual(unpacked) else None
 
 
 class Run:

@@ -71,13 +71,12 @@ _Group = tuple[bytes, list[int]]
 def _take(rows: list[Row], asked: set[int], secret: bytes, blobs: Blobs, summed: list[_Group]) -> list[Entry]:
     """Open blobs that were read, and compare what they hold with their groups' sums, or with their addresses."""
     addresses = shown(secret, [mark for _, mark, _ in rows])
-    opened = frame.open_blobs([framed for _, _, framed in rows], secret, addresses)
-    taken: dict[int, Entry] = {}
-    for (number, _, _), body, address in zip(rows, opened, addresses, strict=True):
-        if type(body) is bytes:
-            taken[number] = Entry(body, address, number)
-        elif isinstance(body, frame.FrameError):
-            blobs.faults[number] = frame.FrameError(f"is damaged: {body}", body.reason)
+    opened, unreadable = frame.open_blobs([framed for _, _, framed in rows], secret, addresses)
+    read = [number for number, _, _ in rows]
+    taken = dict(zip(read, map(Entry, opened, addresses, read), strict=True))
+    for at, fault in unreadable.items():
+        blobs.faults[read[at]] = frame.FrameError(f"is damaged: {fault}", fault.reason)
+        del taken[read[at]]
     blobs.entries.update(taken)
     unproven = set(taken)
     for together, numbers in summed:
