@@ -10,8 +10,8 @@ from langchain_core.runnables import RunnableConfig
 from agent_ckpt.changes import OnChange, View, Watch
 from agent_ckpt.errors import UsageError
 from agent_ckpt.later import Later
+from agent_ckpt.parts import Thread
 from agent_ckpt.plumbing import Plumbing
-from agent_ckpt.work import Thread
 
 if TYPE_CHECKING:
     from agent_ckpt import compat

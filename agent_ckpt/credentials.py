@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from agent_ckpt.carrier import thread_id_of
 from agent_ckpt.later import Later
+from agent_ckpt.parts import Thread
 from agent_ckpt.plumbing import Plumbing
-from agent_ckpt.work import Thread
 
 if TYPE_CHECKING:
     from agent_ckpt import credential_work, vault

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from agent_ckpt.later import Later
+from agent_ckpt.parts import Thread
 from agent_ckpt.plumbing import Plumbing
-from agent_ckpt.work import Thread
 
 if TYPE_CHECKING:
     from agent_ckpt import credential_work, thread_work
@@ -68,6 +68,7 @@ class ThreadOps(Plumbing):
         Raises:
             UsageError: when the source isn't stored, the target exists, or, with `credentials`, the
                 saver has no key or the target has credentials.
+            ThreadConflictError: when another holds the lease of the target.
         """
         self._run(credential_work.copy_thread(self._store, source_thread_id, target_thread_id, credentials))
 
@@ -88,6 +89,7 @@ class ThreadOps(Plumbing):
 
         Raises:
             UsageError: for another strategy.
+            ThreadConflictError: when another holds the lease of one of them; the others are pruned.
         """
         self._run(thread_work.prune(self._store, thread_ids, strategy))
 

@@ -8,8 +8,9 @@
     ...       payload; sealed: a nonce of 12 bytes, the ciphertext, and the tag of 16
     8 bytes   rows only, where not sealed: xxh3 over header, payload and the row's coordinates
 
-A blob has no checksum of its own: its address is a digest of its content and is checked on reading, or its group's sum. The tag of a
-sealed frame is over its header, its payload, its thread and its coordinates (of a blob, its address).
+A blob has no checksum of its own: its address is a digest of its content and is checked on reading, or its
+group's sum. The tag of a sealed frame is over its header, its payload, its thread and its coordinates (of a blob, its
+address).
 """
 
 from __future__ import annotations
