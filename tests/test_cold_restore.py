@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -91,3 +93,24 @@ def test_the_expected_tables_are_what_sqlite_makes_of_the_schema() -> None:
     with closing(connect.connect("file::memory:")) as connection:
         schema._run_schema(connection)
         assert schema._expected() == schema._objects(connection)
+
+
+SELDOM = ("cryptography", "ctypes", "aiosqlite", "filelock", "agent_ckpt.reports", "agent_ckpt.codec.keyring")
+FRESH = """
+import sys, langgraph.graph, langgraph.checkpoint.memory, langgraph.checkpoint.base
+before = set(sys.modules)
+from agent_ckpt import AgentSaver
+print(*(set(sys.modules) - before))
+with AgentSaver(sys.argv[1]) as saver:
+    assert saver.get_tuple({"configurable": {"thread_id": "t"}}) is not None
+print(*(set(sys.modules) - before))
+"""
+
+
+def test_importing_and_reading_load_nothing_that_few_programs_need(store: Path) -> None:
+    """What keys, credentials, reports, async reads and writes need is imported neither with the class nor by a restore."""
+    done = subprocess.run([sys.executable, "-c", FRESH, store], capture_output=True, text=True, check=True, timeout=120)
+    for line in done.stdout.splitlines():
+        loaded = set(line.split())
+        assert "agent_ckpt.saver" in loaded
+        assert not loaded.intersection(SELDOM)
