@@ -108,7 +108,7 @@ print(*(set(sys.modules) - before))
 
 
 def test_importing_and_reading_load_nothing_that_few_programs_need(store: Path) -> None:
-    """What keys, credentials, reports, async reads and writes need is imported neither with the class nor by a restore."""
+    """What keys, credentials, reports, async calls and writes need comes neither with the class nor with a restore."""
     done = subprocess.run([sys.executable, "-c", FRESH, store], capture_output=True, text=True, check=True, timeout=120)
     for line in done.stdout.splitlines():
         loaded = set(line.split())
