@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from agent_ckpt.backend import Program, Statement
 from agent_ckpt.codec import digest, frame, tree
@@ -14,8 +13,7 @@ from agent_ckpt.errors import UnavailableError
 from agent_ckpt.model import Entry, Ref, ThreadRow
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class Assembled:
+class Assembled(NamedTuple):
     """What a set of plans became.
 
     Attributes:
@@ -27,8 +25,8 @@ class Assembled:
 
     refs: list[Ref]
     next_blob: int
-    stored: list[tuple[Entry, int]] = field(default_factory=list)
-    new_blobs: int = 0
+    stored: list[tuple[Entry, int]]
+    new_blobs: int
 
 
 class _Numbering:

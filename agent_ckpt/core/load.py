@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import digest, expand, frame
@@ -13,12 +12,14 @@ from agent_ckpt.core.rows import first_blob, shown
 from agent_ckpt.model import Entry, Ref, ThreadRow
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class Blobs:
     """Blobs by number; and, for those that could not be loaded, why."""
 
-    entries: dict[int, Entry] = field(default_factory=dict)
-    faults: dict[int, Exception] = field(default_factory=dict)
+    __slots__ = ("entries", "faults")
+
+    def __init__(self) -> None:
+        self.entries: dict[int, Entry] = {}
+        self.faults: dict[int, Exception] = {}
 
 
 def load(row: ThreadRow, refs: Iterable[Ref], hot: HotThread | None, into: Blobs | None = None) -> Program[Blobs]:
