@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels.delta import DeltaChannel
@@ -12,7 +12,13 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from agent_ckpt.errors import SchemaChangeError, SchemaChangeWarning
-from agent_ckpt.reports import SchemaChange
+from agent_ckpt.later import Later
+
+if TYPE_CHECKING:
+    from agent_ckpt import reports
+    from agent_ckpt.reports import SchemaChange
+else:
+    reports = Later("agent_ckpt.reports")
 
 OnChange = Literal["ignore", "warn", "raise"]
 
@@ -62,7 +68,7 @@ def compare(found: CheckpointTuple, view: View) -> list[SchemaChange]:
         *_writes_gone(found, view),
         *_unloadable(found, view),
         *_removed(found, view),
-        *(SchemaChange("node_removed", name, f"node {name!r} ran before and is gone") for name in removed),
+        *(reports.SchemaChange("node_removed", name, f"node {name!r} ran before and is gone") for name in removed),
         *_retyped(found, view),
         *_added(found, view),
     ]
@@ -98,7 +104,7 @@ def _tasks_gone(found: CheckpointTuple, view: View) -> Iterator[SchemaChange]:
 
 
 def _gone(node: str, why: str) -> SchemaChange:
-    return SchemaChange("pending_node_gone", node, f"node {node!r} is gone, and {why}")
+    return reports.SchemaChange("pending_node_gone", node, f"node {node!r} is gone, and {why}")
 
 
 def _newer(version: Any, last: Any) -> bool:
@@ -113,7 +119,9 @@ def _writes_gone(found: CheckpointTuple, view: View) -> Iterator[SchemaChange]:
     for channel in sorted(known):
         inner = channel.startswith(("__", _BRANCH)) or channel in view.channels
         if not inner:
-            yield SchemaChange("pending_write_gone", channel, f"a finished task wrote to {channel!r}, which is gone")
+            yield reports.SchemaChange(
+                "pending_write_gone", channel, f"a finished task wrote to {channel!r}, which is gone"
+            )
 
 
 def _unloadable(found: CheckpointTuple, view: View) -> Iterator[SchemaChange]:
@@ -124,20 +132,20 @@ def _unloadable(found: CheckpointTuple, view: View) -> Iterator[SchemaChange]:
             continue
         if name in since or isinstance(values.get(name), _DeltaSnapshot):
             detail = f"channel {name!r} was a DeltaChannel, and is a {type(channel).__name__}, which can't read it"
-            yield SchemaChange("unloadable", name, detail)
+            yield reports.SchemaChange("unloadable", name, detail)
         elif name in values:
             try:
                 channel.from_checkpoint(values[name])
             except Exception as exc:
                 detail = f"channel {name!r} can't take the stored value ({type(exc).__name__})"
-                yield SchemaChange("unloadable", name, detail)
+                yield reports.SchemaChange("unloadable", name, detail)
 
 
 def _removed(found: CheckpointTuple, view: View) -> Iterator[SchemaChange]:
     for name in found.checkpoint["channel_values"]:
         # The triggers of a node are told with their node.
         if name not in view.channels and not name.startswith((_BRANCH, "__")):
-            yield SchemaChange("channel_removed", name, f"channel {name!r} has a stored value and is gone")
+            yield reports.SchemaChange("channel_removed", name, f"channel {name!r} has a stored value and is gone")
 
 
 def _added(found: CheckpointTuple, view: View) -> Iterator[SchemaChange]:
@@ -145,7 +153,7 @@ def _added(found: CheckpointTuple, view: View) -> Iterator[SchemaChange]:
     for name, channel in view.channels.items():
         inner = name.startswith((_BRANCH, _JOIN, "__")) or not hasattr(channel, "from_checkpoint")
         if not inner and name not in stored:
-            yield SchemaChange("channel_added", name, f"channel {name!r} has no stored value")
+            yield reports.SchemaChange("channel_added", name, f"channel {name!r} has no stored value")
 
 
 def _retyped(found: CheckpointTuple, view: View) -> Iterator[SchemaChange]:
@@ -155,7 +163,9 @@ def _retyped(found: CheckpointTuple, view: View) -> Iterator[SchemaChange]:
         if declared not in _PLAIN or type(value) not in _PLAIN or isinstance(value, _NUMBERS.get(declared, declared)):
             continue
         is_type, was_type = declared.__name__, type(value).__name__
-        yield SchemaChange("channel_retyped", name, f"channel {name!r} holds a {was_type}, and is declared {is_type}")
+        yield reports.SchemaChange(
+            "channel_retyped", name, f"channel {name!r} holds a {was_type}, and is declared {is_type}"
+        )
 
 
 class Watch:
@@ -201,7 +211,9 @@ class Watch:
     def unresolved(self, config: RunnableConfig, kept: dict[str, str]) -> None:
         """Values of the checkpoint that a config names were read as Unresolved, since their classes aren't there."""
         names = list(kept)
-        changes = [SchemaChange("unresolved", name, f"class {name} isn't there: {kept[name]}") for name in names]
+        changes = [
+            reports.SchemaChange("unresolved", name, f"class {name} isn't there: {kept[name]}") for name in names
+        ]
         if self._on_change == "raise":
             kept.clear()
             raise refusal(config, changes)

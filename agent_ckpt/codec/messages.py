@@ -55,6 +55,8 @@ _MARKS = {
     cls: ormsgpack.Ext(0, _CUT_CONTENT + bytes((frame.MESSAGE, 0x93, number))) for number, cls in enumerate(CLASSES)
 }
 _CUT = ormsgpack.packb(_MARKS[CLASSES[0]])[:-3]
+_USUAL = {(number, count) for number, count in enumerate(_FIELDS) if _ALLOWS_EXTRA[number]}
+"""By a class's number, how many fields a message of it has where nothing is missing."""
 _fields_of = attrgetter("__dict__")
 _assigned_of = attrgetter("__pydantic_fields_set__")
 _extra_of = attrgetter("__pydantic_extra__")
@@ -156,31 +158,28 @@ def _names_of(values: Sequence[Any]) -> list[ormsgpack.Fragment] | None:
             return None
 
 
-def decode(parts: list[bytes]) -> list[Any]:
-    """Rebuild messages from their packed bytes, without running their constructors.
+def rebuild(unpacked: list[Any]) -> list[Any]:
+    """Messages of what was unpacked of them, which is taken over, without running their constructors.
 
     Raises:
-        ValueError, TypeError, IndexError: when the bytes are no packed messages.
+        ValueError, TypeError, IndexError: when it is no packed messages.
     """
-    unpacked = unpack_joined(parts)
-    if not all(map(_is_usual, unpacked)):
+    if not _are_usual(unpacked):
         return [build(*each) for each in unpacked]
-    classes, fields, assigned = [], [], []
-    for number, values, names in unpacked:
-        classes.append(CLASSES[number])
-        fields.append(values)
-        assigned.append(names)
-    return _made(classes, fields, assigned, [{} for _ in unpacked])
+    numbers, fields, assigned = zip(*unpacked, strict=True)
+    return _made(list(map(CLASSES.__getitem__, numbers)), fields, assigned, [{} for _ in unpacked])
 
 
-def _is_usual(unpacked: list[Any]) -> bool:
-    """Whether a message has all fields of its class and no extras, though it may have them."""
-    return len(unpacked) == 3 and len(unpacked[1]) == _FIELDS[unpacked[0]] and _ALLOWS_EXTRA[unpacked[0]]
+def _are_usual(unpacked: list[Any]) -> bool:
+    """Whether messages have all fields of their classes and no extras, though they may have them."""
+    if set(map(len, unpacked)) != {3}:
+        return False
+    return _USUAL.issuperset({(number, len(fields)) for number, fields, _ in unpacked})
 
 
 def _made(
     classes: list[type[BaseModel]],
-    fields: list[dict[str, Any]],
+    fields: Sequence[dict[str, Any]],
     assigned: Sequence[Iterable[str]],
     extras: list[dict[str, Any]],
 ) -> list[Any]:
@@ -262,7 +261,7 @@ def template(parts: list[bytes]) -> Template | None:
         ValueError, TypeError, IndexError: when the bytes are no packed messages.
     """
     unpacked = unpack_joined(parts)
-    return Template(unpacked) if all(map(_is_usual, unpacked)) else None
+    return Template(unpacked) if _are_usual(unpacked) else None
 
 
 class Run:

@@ -7,6 +7,7 @@ the caller goes to the generic serializer.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -84,6 +85,16 @@ def unpack(data: bytes) -> Any:
         UnpackError: when `data` is no msgpack.
     """
     return ormsgpack.unpackb(data)
+
+
+def unpack_bodies(bodies: Sequence[bytes]) -> list[Any]:
+    """The values of many bodies, whose codec bytes are small numbers and so msgpack too: nothing has to be cut off.
+
+    Returns:
+        Codec, value, codec, value ...
+    """
+    unpacked: list[Any] = ormsgpack.unpackb(_ARRAY32 + (2 * len(bodies)).to_bytes(4, "big") + b"".join(bodies))
+    return unpacked
 
 
 def unpack_joined(parts: list[bytes]) -> list[Any]:
