@@ -80,6 +80,9 @@ def thread_id_of(thread: Any) -> str:
         thread = _configurable(thread).get("thread_id")
         if thread is None:
             raise UsageError(f"no thread_id in the config: {_WHERE}")
+    if type(thread) is SessionThreadId:
+        # Its text was looked at when it was made.
+        return str.__str__(thread)
     if isinstance(thread, str):
         if not thread:
             raise UsageError(f"thread_id is empty: {_WHERE}")
@@ -134,8 +137,8 @@ def _exact(text: str) -> str:
 
 def _text(conf: Mapping[str, Any], key: str) -> str | None:
     value = conf.get(key)
-    if value is None:
-        return None
+    if value is None or (type(value) is str and value.isascii()):
+        return value
     if isinstance(value, str):
         try:
             value.encode()

@@ -16,7 +16,7 @@ from langgraph.checkpoint.base import (
 )
 
 from agent_ckpt.carrier import config_for, run_id_of
-from agent_ckpt.codec import expand, frame, tree
+from agent_ckpt.codec import expand, frame, rows, tree
 from agent_ckpt.codec.plan import RUN_FROM, Planner
 from agent_ckpt.codec.values import DecodeError, UnresolvedError, ValueCodec
 from agent_ckpt.core.flight import Rules
@@ -105,6 +105,7 @@ class Planning:
             at.checkpoint_id,
             run_id_of(config, metadata),
             body,
+            rows.pack_ends(body, [version for _, version, _ in channels]),
             channels,
             inherits,
             self._target(),

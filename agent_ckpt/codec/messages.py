@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from operator import attrgetter, setitem
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core import messages as lc
 from pydantic import BaseModel
 
-from agent_ckpt.codec.pack import PackError, pack, unpack_joined
+from agent_ckpt.codec.pack import PackError, holds_bytes, pack, pack_own, unpack_joined
 
 CLASSES: tuple[type[BaseModel], ...] = (
     lc.HumanMessage,
@@ -212,6 +212,22 @@ def template(parts: list[bytes]) -> Template | None:
     return Template(unpacked) if all(map(_is_usual, unpacked)) else None
 
 
+class _Stretch(NamedTuple):
+    """Some messages in a row.
+
+    Attributes:
+        types, assigned: their classes, and the fields that were set.
+        fields: their fields, packed together.
+        holds_bytes: whether a byte string is among them. If not, equal packed fields hold none either, and what else
+            would pack like one need not be looked for.
+    """
+
+    types: list[type]
+    assigned: list[frozenset[str]]
+    fields: bytes
+    holds_bytes: bool
+
+
 class Run:
     """A run of messages as they were packed last: tells how many of them are the same still.
 
@@ -222,7 +238,7 @@ class Run:
 
     __slots__ = ("_stretches",)
 
-    def __init__(self, stretches: list[tuple[list[type], list[frozenset[str]], bytes]]) -> None:
+    def __init__(self, stretches: list[_Stretch]) -> None:
         self._stretches = stretches
 
     @classmethod
@@ -239,22 +255,25 @@ class Run:
             types = list(map(type, part))
             if not NUMBERS.keys() >= set(types) or not _is_plain(part):
                 return None
+            fields = list(map(_fields_of, part))
             try:
-                fields = pack(list(map(_fields_of, part)))
+                packed = pack(fields)
             except PackError:
                 return None
-            stretches.append((types, list(map(frozenset, map(_assigned_of, part))), fields))
+            assigned = list(map(frozenset, map(_assigned_of, part)))
+            stretches.append(_Stretch(types, assigned, packed, holds_bytes(fields, packed)))
         return cls(stretches) if stretches else None
 
     def same(self, values: list[Any]) -> int:
         """How many leading messages of a list are the ones of this run, in whole stretches."""
         at = 0
-        for types, assigned, fields in self._stretches:
+        for types, assigned, fields, has_bytes in self._stretches:
             part = values[at : at + len(types)]
             if list(map(type, part)) != types or not _is_plain(part):
                 return at
+            now = list(map(_fields_of, part))
             try:
-                packed = pack(list(map(_fields_of, part)))
+                packed = pack(now) if has_bytes else pack_own(now)
             except PackError:
                 return at
             if packed != fields or list(map(_assigned_of, part)) != assigned:

@@ -39,6 +39,27 @@ def pack(value: Any) -> bytes:
     return packed
 
 
+def pack_own(value: Any) -> bytes:
+    """`pack` for what we have made ourselves, or compare with such: a bytearray or memoryview packs like bytes.
+
+    Raises:
+        PackError: as `pack`, except for those two.
+    """
+    return ormsgpack.packb(value, option=EXACT)
+
+
+def holds_bytes(value: Any, packed: bytes) -> bool:
+    """Whether a value that was packed exactly holds a byte string, at any depth."""
+    if not may_hold_bytes(packed):
+        return False
+    try:
+        orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        # Or a number that JSON has not; such a value is compared the slow way, too.
+        return True
+    return False
+
+
 def may_hold_bytes(packed: bytes) -> bool:
     """Whether packed data may hold a byte string: msgpack's marks for one also occur in text and numbers."""
     return b"\xc4" in packed or b"\xc5" in packed or b"\xc6" in packed

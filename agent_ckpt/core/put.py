@@ -65,7 +65,7 @@ class PutPlan:
 
     Attributes:
         place, parent_id, run_id: where it goes.
-        body: everything but the channels.
+        body, ends: everything but the channels; and packed.
         channels: name, channel_version, and a plan, a reference, None (no value) or KEEP.
         inherits: whether a channel has its parent's reference, so that the parent must be there.
         target, frames: what the plans were made with (`assemble`).
@@ -79,6 +79,7 @@ class PutPlan:
     parent_id: str | None
     run_id: str | None
     body: Body
+    ends: rows.Ends
     channels: list[tuple[str, Any, Any]]
     inherits: bool
     target: Target
@@ -143,7 +144,7 @@ def put(plan: PutPlan) -> Program[Written]:
     body.channels = [
         (name, version, ref) for (name, version, _), ref in zip(plan.channels, assembled.refs, strict=True)
     ]
-    payload = rows.pack_body(body)
+    payload = rows.pack_body(body, plan.ends)
     if existing is not None:
         if _same(existing, plan):
             return Written(row, False, assembled)

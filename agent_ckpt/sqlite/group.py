@@ -139,7 +139,12 @@ class Handle:
 
 
 def _weight(values: Any) -> int:
-    return sum(len(value) for value in values if isinstance(value, (bytes, str, memoryview, bytearray)))
+    weight = 0
+    for value in values:
+        # Ids and names weigh little beside frames.
+        if type(value) is bytes:
+            weight += len(value)
+    return weight
 
 
 class _Undone(Exception):
