@@ -152,8 +152,8 @@ def _text(conf: Mapping[str, Any], key: str) -> str | None:
 
 def run_id_of(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> str | None:
     """The run's id as text: from the metadata, the configurable, or the config itself."""
-    for source in (metadata, config.get("metadata") or {}, config.get("configurable") or {}, config):
-        value = source.get("run_id")
+    for source in (metadata, config.get("metadata"), config.get("configurable"), config):
+        value = source.get("run_id") if source is not None else None
         if value is not None and value != "":
             return str(value)
     return None

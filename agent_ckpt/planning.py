@@ -100,6 +100,7 @@ class Planning:
         channels, inherits = self._channels(at, checkpoint, new_versions)
         for name, value in captured.items():
             channels.append((CAPTURE + name, None, self._planner.plan(value, path_of(CAPTURE + name))))
+        plans = [plan for _, _, plan in channels]
         return PutPlan(
             place,
             at.checkpoint_id,
@@ -108,8 +109,9 @@ class Planning:
             rows.pack_ends(body, [version for _, version, _ in channels]),
             channels,
             inherits,
+            KEEP in plans,
             self._target(),
-            self._framed([plan for _, _, plan in channels]),
+            self._framed(plans),
             self._compression,
             session,
             self._rules,

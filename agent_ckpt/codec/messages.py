@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, lru_cache
 from itertools import repeat
 from operator import attrgetter, setitem
 from typing import Any, NamedTuple
@@ -45,6 +46,7 @@ _FIELDS: tuple[int, ...] = tuple(len(cls.model_fields) for cls in CLASSES)
 _ALLOWS_EXTRA: tuple[bool, ...] = tuple(cls.model_config.get("extra") == "allow" for cls in CLASSES)
 _MARK = "\x00end of message"
 _PACKED_MARK = pack(_MARK)
+_TAILS_KEPT = 256
 _fields_of = attrgetter("__dict__")
 _assigned_of = attrgetter("__pydantic_fields_set__")
 _extra_of = attrgetter("__pydantic_extra__")
@@ -95,12 +97,21 @@ def encode_all(values: Sequence[Any], prefix: bytes) -> list[bytes] | None:
     pieces = packed[_head_size(2 * size) :].split(_PACKED_MARK)
     if len(pieces) != size + 1:
         return None
-    tails: dict[frozenset[str], bytes] = {}
-    assigned = list(map(frozenset, map(_assigned_of, values)))
-    for each in set(assigned):
-        tails[each] = pack(sorted(each))
-    heads = [prefix + b"\x93" + bytes((number,)) for number in range(len(CLASSES))]
-    return [heads[number] + piece + tails[each] for number, piece, each in zip(numbers, pieces, assigned)]  # type: ignore[index]  # noqa: B905
+    heads = map(_heads(prefix).__getitem__, numbers)  # type: ignore[arg-type]
+    tails = map(_tail, map(frozenset, map(_assigned_of, values)))
+    return list(map(b"".join, zip(heads, pieces, tails)))  # noqa: B905
+
+
+@cache
+def _heads(prefix: bytes) -> list[bytes]:
+    """What stands before a packed message's fields, by its class's number."""
+    return [prefix + b"\x93" + bytes((number,)) for number in range(len(CLASSES))]
+
+
+@lru_cache(_TAILS_KEPT)
+def _tail(assigned: frozenset[str]) -> bytes:
+    """What stands after them: the names of the fields that were set."""
+    return pack(sorted(assigned))
 
 
 def decode(parts: list[bytes]) -> list[Any]:

@@ -34,7 +34,8 @@ def pack(value: Any) -> bytes:
         PackError: for anything else, at any depth.
     """
     packed = ormsgpack.packb(value, option=EXACT)
-    if may_hold_bytes(packed):
+    if b"\xc4" in packed or b"\xc5" in packed or b"\xc6" in packed:
+        # It may hold a byte string (`may_hold_bytes`, of which the call would cost as much as the looks).
         refuse_other_bytes(value)
     return packed
 
