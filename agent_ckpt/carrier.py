@@ -52,7 +52,7 @@ class SessionThreadId(str):
     __hash__ = str.__hash__
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return str, (str(self),)
+        return str, (str.__str__(self),)
 
     def __copy__(self) -> SessionThreadId:
         return self
@@ -61,7 +61,8 @@ class SessionThreadId(str):
         return self
 
     def __str__(self) -> str:
-        return str.__str__(self)
+        # update_state and get_state turn the thread_id of their config to text, and a lease outlives that.
+        return self if self.session is None and self.lease is not None else str.__str__(self)
 
 
 encoder.PLAIN_TEXT.add(SessionThreadId)

@@ -18,10 +18,10 @@ from agent_ckpt.core import compat, read
 from agent_ckpt.core.hot import HotThread
 from agent_ckpt.errors import CaptureWarning, CkptError, UsageError
 from agent_ckpt.model import CAPTURE, Place, ThreadRow
+from agent_ckpt.parts import Store, Thread
 from agent_ckpt.planning import Reading
 from agent_ckpt.reports import Captured, CheckReport, SchemaChange, ThreadCheck
 from agent_ckpt.steps import Call, Steps
-from agent_ckpt.work import Store, Thread
 
 
 def view_of(graph: Any, what: str) -> changes.View:

@@ -10,9 +10,9 @@ from langchain_core.runnables import RunnableConfig
 from agent_ckpt import compat
 from agent_ckpt.changes import OnChange, View, Watch
 from agent_ckpt.errors import UsageError
+from agent_ckpt.parts import Thread
 from agent_ckpt.plumbing import Plumbing
 from agent_ckpt.reports import Captured, CheckReport
-from agent_ckpt.work import Thread
 
 
 class Guard:

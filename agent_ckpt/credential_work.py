@@ -21,10 +21,10 @@ from agent_ckpt.codec.keysource import MAKE_ONE
 from agent_ckpt.core import credentials as core
 from agent_ckpt.core.credentials import Use, VaultChangedError
 from agent_ckpt.errors import SealError, UnavailableError, UsageError, ValueNotStorableError, WrongKeyError
+from agent_ckpt.parts import Store, Thread
 from agent_ckpt.reports import Finding, VerifyReport
 from agent_ckpt.steps import Call, Outside, Steps
 from agent_ckpt.vault import Credential, CredentialInfo, CredentialUse, Hidden, Stored, moment
-from agent_ckpt.work import Store, Thread
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from agent_ckpt import credential_work
 from agent_ckpt.carrier import thread_id_of
+from agent_ckpt.parts import Thread
 from agent_ckpt.plumbing import Plumbing
 from agent_ckpt.vault import Credential, CredentialInfo, CredentialUse, Hidden
-from agent_ckpt.work import Thread
 
 
 class Credentials:

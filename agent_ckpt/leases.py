@@ -16,14 +16,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from agent_ckpt.carrier import SessionThreadId, thread_id_of
+from agent_ckpt.entry import give_way
 from agent_ckpt.errors import ClosedError, UsageError
 from agent_ckpt.later import Later
 from agent_ckpt.model import LeaseRow
+from agent_ckpt.parts import Store, Thread
 from agent_ckpt.plumbing import Plumbing
 from agent_ckpt.reports import LeaseInfo
 from agent_ckpt.runs import position
 from agent_ckpt.steps import Call, Pause, Steps
-from agent_ckpt.work import Store, Thread, give_way
 
 if TYPE_CHECKING:
     from agent_ckpt.core import lease as leasing
@@ -143,11 +144,18 @@ class Lease:
 
     def renew(self) -> bool:
         """Hold it for another `ttl` seconds from now; False if it was lost. The background does this by itself."""
+        return self._plumbing._run(self._renewal())
+
+    async def arenew(self) -> bool:
+        """`renew`, async."""
+        return await self._plumbing._arun(self._renewal())
+
+    def _renewal(self) -> Steps[bool]:
         held = self.id
         if held is None:
             return False
         until = time.time() + self.ttl
-        kept = self._plumbing._run(_renew(self.thread_id, held, until))
+        kept: bool = yield Call(partial(leasing.renew, self.thread_id, held, until), write=True)
         if kept:
             self._expires = until
         return kept
@@ -238,11 +246,6 @@ def _check_seconds(name: str, given: Any, least: float) -> None:
 
 def _give_back(thread_id: str, holder: bytes) -> Steps[None]:
     yield Call(partial(leasing.release, thread_id, holder), write=True)
-
-
-def _renew(thread_id: str, holder: bytes, until: float) -> Steps[bool]:
-    kept: bool = yield Call(partial(leasing.renew, thread_id, holder, until), write=True)
-    return kept
 
 
 class _Renewer:

@@ -14,9 +14,9 @@ from agent_ckpt.carrier import checkpoint_id_of, namespace_of, thread_id_of
 from agent_ckpt.core import read
 from agent_ckpt.errors import CorruptionError, UnresolvedTypeError, UsageError
 from agent_ckpt.filters import matches
+from agent_ckpt.parts import Store
 from agent_ckpt.planning import Reading
 from agent_ckpt.steps import Call, Steps
-from agent_ckpt.work import Store
 
 log = logging.getLogger("agent_ckpt")
 

@@ -14,11 +14,11 @@ from agent_ckpt.codec.gate import Gate
 from agent_ckpt.codec.values import ValueCodec
 from agent_ckpt.core.hot import HotCache
 from agent_ckpt.options import Options
+from agent_ckpt.parts import Store
 from agent_ckpt.running_code import RunningCode
 from agent_ckpt.runs import Runs
 from agent_ckpt.sealing import Sealing
 from agent_ckpt.sqlite import SqliteBackend
-from agent_ckpt.work import Store
 
 
 class Plumbing:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from agent_ckpt.carrier import thread_id_of
 from agent_ckpt.errors import CkptError, DiskFullError, UnavailableError, UsageError
 from agent_ckpt.later import Later
+from agent_ckpt.parts import Store, Thread
 from agent_ckpt.plumbing import Plumbing
 from agent_ckpt.steps import Call, Steps
-from agent_ckpt.work import Store, Thread
 
 if TYPE_CHECKING:
     from agent_ckpt.codec import portable

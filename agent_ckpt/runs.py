@@ -19,8 +19,10 @@ import weakref
 from types import FrameType
 from typing import Any, Protocol
 
+from langgraph.types import Command
+
 from agent_ckpt.core.flight import Rules, nobody
-from agent_ckpt.core.session import Session, overtaken
+from agent_ckpt.core.session import Session, cancelled
 from agent_ckpt.model import Holder
 
 _ENTERING = frozenset(("__enter__", "__aenter__"))
@@ -71,6 +73,19 @@ def loop_around() -> Any:
     return None
 
 
+def goes_on(loop: Any, run_id: str | None) -> bool:
+    """Whether a run begins with the open tasks of its thread, and stores nothing before the first of them is done.
+
+    Args:
+        run_id: of the run that stored the checkpoint; LangGraph takes a run of the same id for its continuation.
+    """
+    given = loop.input
+    if isinstance(given, Command):
+        # The answers to interrupts that are named by their ids are not stored as writes.
+        return isinstance(given.resume, dict) and not given.update and not given.goto
+    return given is None or (run_id is not None and loop.config.get("metadata", {}).get("run_id") == run_id)
+
+
 def position() -> tuple[int, int]:
     """Which OS thread, and which task of an event loop on it, is at work."""
     try:
@@ -109,12 +124,17 @@ class GoingRun:
         # Re-entrant, as a collected loop may end its run at any moment.
         self._lock = threading.RLock()
         _going[session.id] = self
-        loop.stack.callback(self.end)
+        loop.stack.push(self._left)
 
     @property
     def ended(self) -> bool:
         """Whether it is over: its loop was left, or dropped before it was entered, and no write is under way."""
         return self._over and not self.pending
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it is over but for a write that is under way."""
+        return self._over and self.pending > 0
 
     def end(self) -> None:
         """It is over; nobody has to wait for it any more, once its last write is done."""
@@ -129,11 +149,20 @@ class GoingRun:
         if slot is not None:
             self.board.withdraw(slot)
 
+    def _left(self, kind: type[BaseException] | None, exc: BaseException | None, trace: object) -> None:  # noqa: ARG002
+        # LangGraph waits for what it stores, unless that wait is cancelled as well.
+        if kind is not None and not issubclass(kind, Exception):
+            self._refuse_the_late()
+        self.end()
+
     def _dropped(self) -> None:
         # Cancelled while it was entered, say: what it has handed to a worker may come late, and finds its end here.
         if not self._over:
-            self.session.refused = self.session.refused or overtaken(self.session)
+            self._refuse_the_late()
             self.end()
+
+    def _refuse_the_late(self) -> None:
+        self.session.refused = self.session.refused or cancelled(self.session)
 
     def begin_write(self) -> None:
         """It is about to write: show it to the other processes, and that it does something."""
@@ -221,6 +250,14 @@ class Runs:
             return None
         return run
 
+    def is_moving(self, thread_id: str) -> bool:
+        """Whether a run of this process has a write of a thread under way."""
+        return any(run.pending and run.thread_id == thread_id for run in list(_going.values()))
+
+    def is_ending(self, thread_id: str) -> bool:
+        """Whether a run of this process is over but for a write of the thread that is under way."""
+        return any(run.is_ending and run.thread_id == thread_id for run in list(_going.values()))
+
     def about_to_write(self, session: Session) -> Holder | None:
         """The run of this process whose first write is on its way, on the thread as a session has just restored it.
 
@@ -239,6 +276,13 @@ class Runs:
         if run is not None:
             return None if run.ended or time.monotonic() - run.renewed > self._ttl_s else run.holder()
         return self._board.look(session_id, self._ttl_s)
+
+
+def abandon(session: Session) -> None:
+    """A run that was not let in has ended."""
+    run, session.run = session.run, None
+    if isinstance(run, GoingRun):
+        run.end()
 
 
 def of(session: Session | None) -> GoingRun | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from agent_ckpt import credential_work, thread_work
+from agent_ckpt.parts import Thread
 from agent_ckpt.plumbing import Plumbing
 from agent_ckpt.reports import ThreadInfo, VerifyReport
-from agent_ckpt.work import Thread
 
 
 class ThreadOps(Plumbing):
@@ -61,6 +61,7 @@ class ThreadOps(Plumbing):
         Raises:
             UsageError: when the source isn't stored, the target exists, or, with `credentials`, the
                 saver has no key or the target has credentials.
+            ThreadConflictError: when another holds the lease of the target.
         """
         self._run(credential_work.copy_thread(self._store, source_thread_id, target_thread_id, credentials))
 
@@ -81,6 +82,7 @@ class ThreadOps(Plumbing):
 
         Raises:
             UsageError: for another strategy.
+            ThreadConflictError: when another holds the lease of one of them; the others are pruned.
         """
         self._run(thread_work.prune(self._store, thread_ids, strategy))
 

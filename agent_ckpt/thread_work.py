@@ -6,17 +6,18 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from agent_ckpt.backend import Factory
+from agent_ckpt.backend import Factory, Program
 from agent_ckpt.carrier import thread_id_of
 from agent_ckpt.core import flight, manage
 from agent_ckpt.core.put import ReplanError
-from agent_ckpt.errors import SealError, UsageError
+from agent_ckpt.errors import SealError, ThreadConflictError, UsageError
 from agent_ckpt.model import Body
+from agent_ckpt.parts import PLANS_AT_MOST, Store, Thread
 from agent_ckpt.planning import Reading
 from agent_ckpt.reports import Finding, ThreadInfo, VerifyReport
 from agent_ckpt.seldom import credentials, pruning, verifying
 from agent_ckpt.steps import Call, Steps
-from agent_ckpt.work import PLANS_AT_MOST, Store, Thread, replanned
+from agent_ckpt.work import replanned
 
 
 def exists(thread: Thread) -> Steps[bool]:
@@ -31,10 +32,15 @@ def threads() -> Steps[list[ThreadInfo]]:
 
 def delete_thread(store: Store, thread: Thread) -> Steps[None]:
     thread_id = thread_id_of(thread)
-    unless_leased = partial(flight.refuse_leased, thread_id, store.rules(thread_id, None), "delete_thread was")
     deleting = partial(credentials.delete_thread, thread_id)
-    yield Call(partial(credentials.one_after_the_other, unless_leased, deleting), write=True)
+    yield Call(_unless_leased(store, thread_id, "delete_thread was", deleting), write=True)
     store.hot.forget(thread_id)
+
+
+def _unless_leased(store: Store, thread_id: str, doing: str, then: Factory[None]) -> Factory[None]:
+    """A program that does something to a whole thread unless another holds its lease."""
+    check = partial(flight.refuse_leased, thread_id, store.rules(thread_id, None), doing)
+    return partial(credentials.one_after_the_other, check, then)
 
 
 def delete_for_runs(store: Store, run_ids: Sequence[str]) -> Steps[None]:
@@ -42,9 +48,14 @@ def delete_for_runs(store: Store, run_ids: Sequence[str]) -> Steps[None]:
     names = [str(run_id) for run_id in run_ids]
     if not names:
         return
-    touched: list[str] = yield Call(
-        lambda: pruning.delete_for_runs(names, _delta_channels(store), store.options.compression), write=True
-    )
+
+    def deleting() -> Program[list[str]]:
+        touched = yield from pruning.delete_for_runs(names, _delta_channels(store), store.options.compression)
+        for thread_id in touched:
+            yield from flight.refuse_leased(thread_id, store.rules(thread_id, None), "delete_for_runs was")
+        return touched
+
+    touched: list[str] = yield Call(deleting, write=True)
     for thread_id in touched:
         store.hot.forget(thread_id)
 
@@ -61,7 +72,8 @@ def copy_thread(store: Store, source: Thread, target: Thread, then: Factory[None
         secret = yield from store.fresh(target_id, bytes(source.secret))
         try:
             copying = partial(manage.copy_thread, source_id, target_id, secret, store.options.compression)
-            yield Call(partial(credentials.one_after_the_other, copying, then), write=True)
+            both = partial(credentials.one_after_the_other, copying, then)
+            yield Call(_unless_leased(store, target_id, "copy_thread was", both), write=True)
         except ReplanError:
             continue
         return
@@ -73,13 +85,19 @@ def prune(store: Store, thread_ids: Sequence[Thread], strategy: str) -> Steps[No
     names = [thread_id_of(thread) for thread in thread_ids]
     if strategy not in ("keep_latest", "delete", "delete_all"):
         raise UsageError(f"prune strategy must be 'keep_latest', 'delete' or 'delete_all', got {strategy!r}")
+    refused: ThreadConflictError | None = None
     for name in names:
         if strategy == "keep_latest":
-            factory = partial(pruning.keep_latest, name, _delta_channels(store), store.options.compression)
-            yield Call(factory, write=True)
+            pruned = partial(pruning.keep_latest, name, _delta_channels(store), store.options.compression)
         else:
-            yield Call(partial(credentials.delete_thread, name), write=True)
+            pruned = partial(credentials.delete_thread, name)
+        try:
+            yield Call(_unless_leased(store, name, "prune was", pruned), write=True)
+        except ThreadConflictError as exc:
+            refused = refused or exc
         store.hot.forget(name)
+    if refused is not None:
+        raise refused
 
 
 def verify(store: Store) -> Steps[VerifyReport]:

@@ -14,9 +14,9 @@ from agent_ckpt.core.session import Session
 from agent_ckpt.errors import UsageError
 from agent_ckpt.later import Later
 from agent_ckpt.model import Place
+from agent_ckpt.parts import Store, Thread
 from agent_ckpt.planning import Reading
 from agent_ckpt.steps import Call, Steps
-from agent_ckpt.work import Store, Thread
 
 if TYPE_CHECKING:
     from agent_ckpt.core import rollback as rolling

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from langchain_core.runnables import RunnableConfig
 
 from agent_ckpt import timeline
+from agent_ckpt.parts import Thread
 from agent_ckpt.plumbing import Plumbing
-from agent_ckpt.work import Thread
 
 
 class TimelineOps(Plumbing):

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from agent_ckpt.backend import Program, Row, Statement
-from agent_ckpt.core.rows import body_of, checkpoint_row, session_column, thread_row
+from agent_ckpt.core.rebuild import own
+from agent_ckpt.core.rows import body_of, checkpoint_row, thread_row
 from agent_ckpt.core.session import Session, busy, conflict, lease_lost, leased, owns
 from agent_ckpt.errors import CorruptionError, ThreadConflictError
 from agent_ckpt.model import Body, Holder, LeaseRow, Place, Ref, ThreadRow
@@ -111,22 +112,39 @@ def refuse_in_flight(
 
 
 def look(thread_id: str, session: Session, rules: Rules, doing: str) -> Program[ThreadConflictError | None]:
-    """What would refuse a session now that has just restored: a lease, a run in flight, or nothing."""
+    """What would refuse a session that has just restored: a lease, a run in flight, a commit since; or nothing."""
     place = Place(thread_id, "", None)
     lease = yield from lease_of(thread_id)
-    try:
-        check_lease(place, lease, session, rules, doing)
-    except ThreadConflictError as refused:
-        return refused
     found = yield Statement("thread_row", (thread_id,))
     row = thread_row(found[0], thread_id) if found else None
-    if session.outer is not None and not owns(row, session):
-        return conflict(row, session, None, doing)
     try:
+        check_lease(place, lease, session, rules, doing)
+        if session.outer is None:
+            yield from refuse_in_flight(place, row, session, rules.life, doing)
+            if owns(row, session):
+                return None
+            raise conflict(row, session, None, doing)
+        if not owns(row, session):
+            raise conflict(row, session, None, doing)
         yield from refuse_in_flight(place, row, session, rules.life, doing)
     except ThreadConflictError as refused:
         return refused
     return None
+
+
+def claim_what_is_left(thread_id: str, session: Session, rules: Rules) -> Program[ThreadConflictError | None]:
+    """Make a session that goes on with its thread's open tasks the thread's owner, or tell why it can't be.
+
+    Such a run stores nothing before its first node has finished.
+    """
+    refused = yield from look(thread_id, session, rules, "the run was")
+    if refused is None:
+        found = yield Statement("thread_row", (thread_id,))
+        head = yield Statement("head_of_space", (thread_id, ""))
+        row = thread_row(found[0], thread_id) if found else None
+        if row is not None and head and _has_next_step(thread_id, head[0], row.secret):
+            yield from own(row, session.id)
+    return refused
 
 
 def _has_next_step(thread_id: str, columns: Row, secret: bytes) -> bool:
@@ -162,5 +180,4 @@ def claim(thread_id: str, held_by: bytes, session_id: bytes) -> Program[None]:
     found = yield Statement("thread_row", (thread_id,))
     row = thread_row(found[0], thread_id) if found else None
     if row is not None and row.session == held_by:
-        column = session_column(row, row.revision, session_id)
-        yield Statement("update_thread", (row.thread, row.revision, column, row.next_blob))
+        yield from own(row, session_id)

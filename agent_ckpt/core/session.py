@@ -219,6 +219,20 @@ def overtaken(session: Session) -> ThreadConflictError:
     )
 
 
+def cancelled(session: Session) -> ThreadConflictError:
+    """The error for what a run would store that was cancelled before."""
+    return ThreadConflictError(
+        f"a write was refused for thread {session.thread_id!r}: its run (restored at revision {session.base}) was "
+        f"cancelled before the write began. Nothing of it was stored; the next run goes on from what was.",
+        thread_id=session.thread_id,
+        reason="stale",
+        expected=session.base,
+        found=session.base,
+        wrote=session.wrote,
+        checkpoint_id=None,
+    )
+
+
 def stale_checkpoint(
     thread_id: str, row: ThreadRow, checkpoint_id: str | None, head: str | None, doing: str
 ) -> ThreadConflictError:
