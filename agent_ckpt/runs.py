@@ -16,6 +16,8 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Protocol
 
@@ -285,10 +287,18 @@ def abandon(session: Session) -> None:
         run.end()
 
 
-def of(session: Session | None) -> GoingRun | None:
-    """The run that a session began with, while that is going."""
+@contextmanager
+def writing(session: Session | None) -> Iterator[None]:
+    """While a session writes."""
     run = session.run if session is not None else None
-    return run if isinstance(run, GoingRun) else None
+    if not isinstance(run, GoingRun):
+        yield
+        return
+    run.begin_write()
+    try:
+        yield
+    finally:
+        run.end_write()
 
 
 def _forget() -> None:

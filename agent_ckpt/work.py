@@ -134,14 +134,8 @@ def write(store: Store, thread_id: str, session: Session | None, plan: Callable[
     if session is None or not session.wrote:
         outer = session.outer if session is not None else store.carrier.outer(thread_id)
         yield from give_way(store, thread_id, session, outer)
-    run = runs.of(session)
-    if run is None:
+    with runs.writing(session):
         return (yield from _write(store, thread_id, session, plan))
-    run.begin_write()
-    try:
-        return (yield from _write(store, thread_id, session, plan))
-    finally:
-        run.end_write()
 
 
 def _write(store: Store, thread_id: str, session: Session | None, plan: Callable[[Planning], Any]) -> Steps[Written]:
