@@ -20,12 +20,13 @@ from agent_ckpt import yaml_text
 from agent_ckpt.codec import encoder
 from agent_ckpt.core.session import HeldLease, Session
 from agent_ckpt.errors import UsageError
-from agent_ckpt.model import Place
+from agent_ckpt.model import STATE_VERSION, Place
 
 _TASK_ID = "__pregel_task_id"
 _FILLED_IN = frozenset(("tags", "metadata", "callbacks", "recursion_limit"))
 """What LangGraph fills in where it copies a config for a run; a config of the user's seldom has them all."""
 _SESSIONS_KEPT = 16
+_LARGEST_VERSION = (1 << 31) - 1
 _WHERE = 'pass it as {"configurable": {"thread_id": "..."}}'
 
 _leases: ContextVar[Mapping[tuple[int, str], HeldLease]] = ContextVar("agent_ckpt_leases", default={})  # noqa: B039
@@ -280,6 +281,12 @@ class Carrier:
         if _TASK_ID not in conf or conf.get("thread_id") != thread_id:
             return None
         return self.session_of({"configurable": conf})
+
+
+def state_version_of(metadata: Mapping[str, Any]) -> int | None:
+    """The state version that a checkpoint's metadata say; None for none, or for what can't be one."""
+    found = metadata.get(STATE_VERSION)
+    return found if type(found) is int and 0 < found <= _LARGEST_VERSION else None
 
 
 def is_a_run(config: Mapping[str, Any]) -> bool:

@@ -44,6 +44,12 @@ class View:
         channels = getattr(graph, "channels" if hasattr(graph, "invoke") else "specs", None)
         return View(nodes, channels) if isinstance(nodes, Mapping) and isinstance(channels, Mapping) else None
 
+    def deltas(self, found: CheckpointTuple) -> list[str]:
+        """The DeltaChannels that a checkpoint has, and holds no value of: they are rebuilt from what came before."""
+        versions, values = found.checkpoint["channel_versions"], found.checkpoint["channel_values"]
+        rebuilt = (name for name, channel in self.channels.items() if isinstance(channel, DeltaChannel))
+        return [name for name in rebuilt if name in versions and name not in values]
+
 
 def compare(found: CheckpointTuple, view: View) -> list[SchemaChange]:
     """Every difference, those first that the graph can't go on with."""

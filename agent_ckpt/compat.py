@@ -12,7 +12,7 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
-from agent_ckpt import changes
+from agent_ckpt import changes, delta_work
 from agent_ckpt.carrier import place_of, thread_id_of
 from agent_ckpt.core import compat, read
 from agent_ckpt.core.hot import HotThread
@@ -66,7 +66,7 @@ def _check_thread(
         return None
     if restored.found is None:
         return ThreadCheck(thread_id, None)
-    one, root = _check_one(store, restored.found, view)
+    one, root = yield from _check_one(store, restored.found, view)
     if root is None:
         return one
     found = list(one.changes)
@@ -77,7 +77,7 @@ def _check_thread(
             continue
         inner: read.Restored = yield Call(partial(read.get_tuple, Place(thread_id, ns, None), _nothing_known))
         if inner.found is not None:
-            made, _ = _check_one(store, inner.found, inner_view)
+            made, _ = yield from _check_one(store, inner.found, inner_view)
             found += [replace(change, name=f"{_path(ns)}|{change.name}") for change in made.changes]
             one = replace(one, error=one.error or made.error)
     return replace(one, changes=tuple(found))
@@ -99,16 +99,23 @@ def _is_open(ns: str, tasks: set[str]) -> bool:
     return ":" not in first or first.rpartition(":")[2] in tasks
 
 
-def _check_one(store: Store, found: read.Found, view: changes.View) -> tuple[ThreadCheck, CheckpointTuple | None]:
+def _check_one(
+    store: Store, found: read.Found, view: changes.View
+) -> Steps[tuple[ThreadCheck, CheckpointTuple | None]]:
     place = found.row.place
     kept: dict[str, str] = {}
+    codec = store.codec.keeping(kept)
     try:
-        restored = store.code.migrations.apply(Reading(store.codec.keeping(kept), kept).checkpoint_tuple(found, None))
+        restored = Reading(codec, kept).checkpoint_tuple(found, None)
+        written_at = [write[3] for write in found.writes]
+        restored = store.code.migrations.apply(restored, written_at)
+        stuck = store.code.migrations.stuck(restored, written_at)
+        yield from delta_work.history_at(store, place, view.deltas(restored), codec, _nothing_known)
     except CkptError as exc:
         return ThreadCheck(place.thread_id, place.checkpoint_id, (), exc.message), None
     unresolved = [SchemaChange("unresolved", name, f"class {name} isn't there: {why}") for name, why in kept.items()]
     listed = (*unresolved, *changes.compare(restored, view))
-    return ThreadCheck(place.thread_id, place.checkpoint_id, listed), restored
+    return ThreadCheck(place.thread_id, place.checkpoint_id, listed, stuck.message if stuck else None), restored
 
 
 def written_by(config: RunnableConfig) -> Steps[dict[str, str | None]]:
@@ -141,7 +148,7 @@ def restore_captured(store: Store, config: RunnableConfig) -> Steps[Captured]:
     missing = tuple(name for name in captures.names if name not in stored)
     undeclared = tuple(name for name in stored if name not in captures.names)
     finished = {
-        task for task, channel, _ in found.writes if not channel.startswith(("__error", "__interrupt", "__resume"))
+        task for task, channel, *_ in found.writes if not channel.startswith(("__error", "__interrupt", "__resume"))
     }
     made = Captured(stored, put_back, missing, undeclared, len(finished))
     _tell(place, made)

@@ -86,7 +86,8 @@ class Listing:
             if self._left == 0:
                 return
             try:
-                item = self._store.code.migrations.apply(self._reading.checkpoint_tuple(found, self._session))
+                item = self._reading.checkpoint_tuple(found, self._session)
+                item = self._store.code.migrations.apply(item, [write[3] for write in found.writes])
             except (CorruptionError, UnresolvedTypeError) as exc:
                 if not self._skips:
                     raise

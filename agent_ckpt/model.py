@@ -12,6 +12,8 @@ dict's key inside a group, or a composite `[kind, count, check, refs]` (codec/tr
 
 CAPTURE = "agent_ckpt:capture:"
 """How the names begin under which captures stand among a checkpoint's channels, without a channel_version."""
+STATE_VERSION = "agent_ckpt_state_version"
+"""The metadata key of a checkpoint's state version; only where the option is used."""
 
 
 class Sealer(Protocol):
@@ -170,6 +172,7 @@ class Body:
         updated: LangGraph's `updated_channels`.
         metadata: body of the metadata dict.
         rest: further keys of the checkpoint, as a body, or None.
+        state_version: the one that its metadata say, or None.
     """
 
     v: int
@@ -179,6 +182,7 @@ class Body:
     updated: list[str] | None
     metadata: bytes
     rest: bytes | None
+    state_version: int | None = None
 
 
 @dataclass(slots=True)
@@ -188,11 +192,13 @@ class TaskWrites:
     Attributes:
         task_id, task_path: the task.
         writes: index (LangGraph's WRITES_IDX_MAP for special channels), channel, reference.
+        state_version: of the program that wrote them, or None.
     """
 
     task_id: str
     task_path: str
     writes: list[tuple[int, str, Ref]]
+    state_version: int | None = None
 
 
 @dataclass(slots=True)
@@ -200,8 +206,8 @@ class History:
     """What a kept checkpoint remembers of its pruned ancestors, per DeltaChannel.
 
     Attributes:
-        channels: name to (has a seed, the seed's reference, writes oldest first as task id and
-            reference).
+        channels: name to (has a seed, the seed's reference, writes oldest first as task id,
+            reference and state version, the seed's state version).
     """
 
-    channels: dict[str, tuple[bool, Ref, list[tuple[str, Ref]]]] = field(default_factory=dict)
+    channels: dict[str, tuple[bool, Ref, list[tuple[str, Ref, int | None]], int | None]] = field(default_factory=dict)

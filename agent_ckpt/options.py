@@ -54,6 +54,8 @@ class Options:
             SchemaChangeError before a node runs; or `"ignore"`.
         state_version: the version, from 1, of the state that this program's graph expects; 0: not used.
         migrations: a version to the function that brings the channel values of that version to the next.
+        write_migrations: the same for a single write that is pending, and for what a DeltaChannel is rebuilt
+            from: `function(channel, value)` gives channel and value.
         capture: what is kept with each checkpoint beside the channels: `"random"`, `"numpy"`,
             `"env:NAME"`, `"env:*"`, or functions (docs/changes.md).
         mask_secrets: mask text under keys such as `openai_api_key` or `authorization` before it
@@ -85,6 +87,7 @@ class Options:
     on_schema_change: Literal["ignore", "warn", "raise"] = "warn"
     state_version: int = 0
     migrations: Mapping[int, Callable[..., Any]] = dataclasses.field(default_factory=dict)
+    write_migrations: Mapping[int, Callable[..., Any]] = dataclasses.field(default_factory=dict)
     capture: Sequence[str | Callable[..., Any]] = ()
     mask_secrets: bool = True
     mask_keys: tuple[str, ...] = ()
@@ -99,7 +102,8 @@ class Options:
         for name in ("busy_timeout_s", "busy_ttl_s", "cache_bytes"):
             if not 0 <= getattr(self, name) <= _LARGEST:
                 raise UsageError(f"option {name} must be a number from 0 to {_LARGEST}, got {getattr(self, name)!r}")
-        _check_migrations(self.state_version, self.migrations)
+        _check_migrations(self.state_version, "migrations", self.migrations)
+        _check_migrations(self.state_version, "write_migrations", self.write_migrations)
         if not 0 <= self.journal_size_limit <= _LARGEST:
             raise UsageError(f"option journal_size_limit must be bytes from 0, got {self.journal_size_limit}")
         if not 1 <= self.wal_autocheckpoint <= _MOST_PAGES:
@@ -115,14 +119,14 @@ class Options:
             )
 
 
-def _check_migrations(state_version: int, migrations: Mapping[int, Any]) -> None:
+def _check_migrations(state_version: int, option: str, migrations: Mapping[int, Any]) -> None:
     if state_version < 0:
         raise UsageError(f"option state_version must be a number from 1, or 0 for none; got {state_version}")
     for number, function in migrations.items():
         if type(number) is not int or not 1 <= number < max(state_version, 1) or not callable(function):
             raise UsageError(
-                f"option migrations holds {number!r}: give a function for each version below state_version "
-                f"({state_version}), such as state_version=3, migrations={{1: to_2, 2: to_3}}"
+                f"option {option} holds {number!r}: give a function for each version below state_version "
+                f"({state_version}), such as state_version=3, {option}={{1: to_2, 2: to_3}}"
             )
 
 

@@ -15,7 +15,7 @@ from langgraph.checkpoint.base import (
     CheckpointTuple,
 )
 
-from agent_ckpt.carrier import config_for, run_id_of
+from agent_ckpt.carrier import config_for, run_id_of, state_version_of
 from agent_ckpt.codec import expand, frame, rows, tree
 from agent_ckpt.codec.plan import RUN_FROM, Planner
 from agent_ckpt.codec.values import DecodeError, UnresolvedError, ValueCodec
@@ -46,6 +46,7 @@ class Planning:
         self._compression = compression
         self._rules = rules
         self._ns, self._checkpoint_id = "", ""
+        self._state_version: int | None = None
         self._planner = Planner(
             codec,
             self.hot.entry_of,
@@ -86,6 +87,7 @@ class Planning:
             raise UsageError("the checkpoint has no id")
         place = Place(at.thread_id, at.ns, checkpoint_id)
         self._ns, self._checkpoint_id = place.ns, checkpoint_id
+        self._state_version = state_version_of(metadata)
         rest = {key: value for key, value in checkpoint.items() if key not in _OWN_KEYS}
         updated = checkpoint.get("updated_channels")
         body = Body(
@@ -96,6 +98,7 @@ class Planning:
             list(updated) if updated is not None else None,
             self._codec.encode_leniently(metadata),
             self._whole(rest, "checkpoint") if rest else None,
+            self._state_version,
         )
         channels, inherits = self._channels(at, checkpoint, new_versions)
         for name, value in captured.items():
@@ -126,6 +129,7 @@ class Planning:
         task_id: str,
         task_path: str,
         session: Session | None,
+        state_version: int | None = None,
     ) -> WritesPlan:
         """Plan a put_writes.
 
@@ -149,6 +153,7 @@ class Planning:
             self._compression,
             session,
             self._rules,
+            state_version,
         )
 
     def remember(self, written: Written) -> None:
@@ -156,7 +161,7 @@ class Planning:
         if written.assembled is not None:
             self.hot.adopt(written.assembled.stored)
         if written.channels:
-            self.hot.bodies[self._ns] = (self._checkpoint_id, written.channels)
+            self.hot.bodies[self._ns] = (self._checkpoint_id, written.channels, self._state_version)
         for path, seq in self._planner.sequences.items():
             if seq.state is not None:
                 self.hot.keep_sequence((self._ns, path), seq.state)
@@ -177,10 +182,11 @@ class Planning:
         """Name, version and plan of each channel; and whether one has its parent's reference.
 
         A channel that keeps its parent's value gets the reference here if the parent is the
-        checkpoint put or restored last, else KEEP, and then the transaction reads the parent.
+        checkpoint put or restored last, else KEEP, and then the transaction reads the parent. A value of
+        another state version is not kept: it would pass for one of this.
         """
-        parent_id, before = self.hot.bodies.get(at.ns, (None, {}))
-        known = at.checkpoint_id is not None and parent_id == at.checkpoint_id
+        parent_id, before, of = self.hot.bodies.get(at.ns, (None, {}, None))
+        known = at.checkpoint_id is not None and parent_id == at.checkpoint_id and of == self._state_version
         inherits = False
         values = checkpoint.get("channel_values") or {}
         versions = checkpoint.get("channel_versions") or {}
@@ -269,7 +275,7 @@ class Reading:
             checkpoint=checkpoint,  # type: ignore[arg-type]
             metadata=self._metadata(body.metadata, row.place),
             parent_config=parent,
-            pending_writes=[(task_id, channel, values(ref, channel)) for task_id, channel, ref in found.writes],
+            pending_writes=[(task_id, channel, values(ref, channel)) for task_id, channel, ref, _ in found.writes],
         )
 
     def _known(self, state: tree.State, place: Place, channel: str) -> Any:
@@ -311,7 +317,7 @@ class Reading:
             return
         expander = expand.Expander(self._codec, found.blobs.entries, found.thread.secret, found.blobs.faults)
         channels = {name: (version, ref) for name, version, ref in found.body.channels}
-        hot.bodies[found.row.place.ns] = (found.row.place.checkpoint_id, channels)
+        hot.bodies[found.row.place.ns] = (found.row.place.checkpoint_id, channels, found.body.state_version)
         for name, (_, ref) in channels.items():
             if name in found.states:
                 continue

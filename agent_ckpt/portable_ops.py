@@ -8,9 +8,10 @@ import secrets
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agent_ckpt.carrier import thread_id_of
+from agent_ckpt.codec.keyring import Keyring, KeySource
 from agent_ckpt.errors import CkptError, DiskFullError, UnavailableError, UsageError
 from agent_ckpt.later import Later
 from agent_ckpt.parts import Store, Thread
@@ -18,9 +19,10 @@ from agent_ckpt.plumbing import Plumbing
 from agent_ckpt.steps import Call, Steps
 
 if TYPE_CHECKING:
-    from agent_ckpt.codec import portable
+    from agent_ckpt.codec import portable, sealed_file
     from agent_ckpt.core import portable as programs
 else:
+    sealed_file = Later("agent_ckpt.codec.sealed_file")
     programs = Later("agent_ckpt.core.portable")
     portable = Later("agent_ckpt.codec.portable")
 
@@ -48,7 +50,9 @@ class PortableReport:
 class PortableOps(Plumbing):
     """The part of AgentSaver that takes threads out as files, and in."""
 
-    def export_thread(self, thread: Thread, path: Path) -> PortableReport:
+    def export_thread(
+        self, thread: Thread, path: Path, *, key: KeySource | None = None, plain: bool = False
+    ) -> PortableReport:
         """Write a thread to a portable file: all its checkpoints, writes and values, and no credentials.
 
         No class of the values is needed. The file gets the rights 0600 and appears whole, durable when this returns.
@@ -56,21 +60,38 @@ class PortableOps(Plumbing):
         Args:
             thread: an id or a config.
             path: where; nothing may be there yet.
+            key: what the file is sealed with (as the saver's own `key`); the saver's keys if None. Without either
+                it stands in clear.
+            plain: let it stand in clear, though the saver has keys.
 
         Raises:
             UsageError: when the thread isn't stored, or the path is taken.
+            KeyServiceError
             CorruptionError: when anything of the thread isn't what was stored.
         """
+        keys = self._file_keys(key, plain)
         _check_free(path)
-        return _write(self._run(_collected(thread)), path)
+        return _write(self._run(_collected(thread)), path, keys)
 
-    async def aexport_thread(self, thread: Thread, path: Path) -> PortableReport:
+    async def aexport_thread(
+        self, thread: Thread, path: Path, *, key: KeySource | None = None, plain: bool = False
+    ) -> PortableReport:
         """`export_thread`, async."""
+        keys = self._file_keys(key, plain)
         _check_free(path)
         made = await self._arun(_collected(thread))
-        return await asyncio.to_thread(_write, made, path)
+        return await asyncio.to_thread(_write, made, path, keys)
 
-    def import_thread(self, path: Path, *, thread_id: Thread | None = None) -> PortableReport:
+    def _file_keys(self, key: KeySource | None, plain: bool) -> Keyring | None:
+        if plain and key is not None:
+            raise UsageError("export_thread: give a key for the file, or plain=True, not both")
+        if plain:
+            return None
+        return Keyring.of(key) if key is not None else self._sealing.keyring
+
+    def import_thread(
+        self, path: Path, *, thread_id: Thread | None = None, key: KeySource | None = None
+    ) -> PortableReport:
         """Store a thread from a portable file, in one transaction; durable when this returns.
 
         No class of the values is needed.
@@ -78,18 +99,23 @@ class PortableOps(Plumbing):
         Args:
             path: the file.
             thread_id: its id here; the one it had where it comes from if None.
+            key: what a sealed file is opened with; the saver's keys if None.
 
         Raises:
-            UsageError: for a missing file, or when a thread of that id exists.
+            UsageError: for a missing file, when a thread of that id exists, or for a sealed file and a store
+                without a key, in which it would stand in clear.
             FormatError: for another kind of file, or a newer version.
+            WrongKeyError: when the file is sealed under another key.
             CorruptionError: for a damaged or truncated file. In every case nothing was stored.
         """
-        made, size = _read(path)
+        made, size = _read(path, self._sealing.keyring, key)
         return self._run(_stored(self._store, made, size, thread_id, os.fspath(path)))
 
-    async def aimport_thread(self, path: Path, *, thread_id: Thread | None = None) -> PortableReport:
+    async def aimport_thread(
+        self, path: Path, *, thread_id: Thread | None = None, key: KeySource | None = None
+    ) -> PortableReport:
         """`import_thread`, async."""
-        made, size = await asyncio.to_thread(_read, path)
+        made, size = await asyncio.to_thread(_read, path, self._sealing.keyring, key)
         return await self._arun(_stored(self._store, made, size, thread_id, os.fspath(path)))
 
 
@@ -118,19 +144,20 @@ def _check_free(path: Path) -> None:
         raise UsageError(f"{os.fspath(path)} exists already; name another file", path=os.fspath(path))
 
 
-def _write(made: portable.Portable, path: Path) -> PortableReport:
+def _write(made: portable.Portable, path: Path, keys: Keyring | None) -> PortableReport:
     """Write a file beside the one that is wanted, sync it, and give it the name."""
     name = os.fspath(path)
     folder = os.path.dirname(os.path.abspath(name))
     if not os.path.isdir(folder):
         raise UsageError(f"the folder {folder} does not exist; make it first", path=name)
+    sealer = sealed_file.FileSealer.new(keys) if keys is not None else None
     part = os.path.join(folder, f".{os.path.basename(name)}.{secrets.token_hex(8)}.part")
     try:
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), _MODE)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 os.fchmod(file.fileno(), _MODE)
-                size = portable.write(made, file)
+                size = portable.write(made, file, sealer)
                 file.flush()
                 os.fsync(file.fileno())
             _check_free(path)
@@ -152,12 +179,22 @@ def _sync_folder(folder: str) -> None:
         os.close(descriptor)
 
 
-def _read(path: Path) -> tuple[portable.Portable, int]:
+def _read(path: Path, own: Keyring | None, key: KeySource | None) -> tuple[portable.Portable, int]:
     name = os.fspath(path)
+
+    def sealer_of(about: dict[str, Any]) -> portable.Sealer:
+        if own is None:
+            raise UsageError(
+                f"{name} is sealed, and the store it shall go into has no key, so it would stand there in clear: give "
+                f"the store a key (AgentSaver(..., key=...), --db-key), or export the thread in clear (plain=True)",
+                path=name,
+            )
+        return sealed_file.FileSealer.of(about, Keyring.of(key) if key is not None else own, name)
+
     try:
         with open(name, "rb") as file:
             size = os.fstat(file.fileno()).st_size
-            return portable.read(file, size, name), size
+            return portable.read(file, size, name, sealer_of), size
     except (FileNotFoundError, IsADirectoryError) as exc:
         raise UsageError(f"there is no file {name}", path=name) from exc
     except OSError as exc:

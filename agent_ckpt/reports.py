@@ -75,7 +75,7 @@ class ThreadCheck:
         thread_id: the thread.
         checkpoint_id: its head (latest checkpoint), or None where it has only pending writes.
         changes: the differences, those of subgraphs with their namespace before the name.
-        error: why the head can't be read at all, or None.
+        error: why the head can't be read, or gone on from, at all; or None.
     """
 
     thread_id: str

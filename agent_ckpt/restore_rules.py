@@ -74,7 +74,7 @@ class Rules:
         if self.stale == "fork" or named is None or named == restored.head:
             return None
         if self.stale == "refuse_resume":
-            asks = restored.found is None or any(channel == INTERRUPT for _, channel, _ in restored.found.writes)
+            asks = restored.found is None or any(write[1] == INTERRUPT for write in restored.found.writes)
             if not self.run or not asks:
                 return None
         if permit is not None and permit.fork_of == named:

@@ -23,6 +23,6 @@ class RunningCode:
 
     def __init__(self, options: Options, sealed: bool) -> None:
         self.environment = Environment()
-        self.migrations = Migrations(options.state_version, options.migrations)
+        self.migrations = Migrations(options.state_version, options.migrations, options.write_migrations)
         self.captures = Captures(options.capture, sealed, options.mask_keys)
         self.watch = Watch(options.on_schema_change)

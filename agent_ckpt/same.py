@@ -12,6 +12,7 @@ from typing import Any
 
 from langgraph.checkpoint.base import CheckpointTuple
 
+from agent_ckpt.codec import numeric
 from agent_ckpt.codec.values import ValueCodec
 from agent_ckpt.core import read
 from agent_ckpt.core.hot import HotCache
@@ -166,7 +167,7 @@ def _of_array(one: Any, other: Any) -> Pairs | None:
         return None
     if getattr(one.dtype, "hasobject", False):
         return [(one.tolist(), other.tolist())]
-    return [] if one.tobytes() == other.tobytes() else None
+    return [] if numeric.raw(one) == numeric.raw(other) else None
 
 
 def _fields(value: Any) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from agent_ckpt import delta_work, work
 from agent_ckpt import options as opts
-from agent_ckpt import work
 from agent_ckpt.carrier import Carrier
 from agent_ckpt.codec.gate import Gate
 from agent_ckpt.codec.keyring import Keyring, KeySource
@@ -283,13 +283,13 @@ class AgentSaver(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """What DeltaChannels are rebuilt from at a checkpoint: a seed and the writes since."""
-        return self._run(work.delta_history(self._store, config, channels))
+        return self._run(delta_work.delta_history(self._store, config, channels))
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """`get_delta_channel_history`, async."""
-        return await self._arun(work.delta_history(self._store, config, channels))
+        return await self._arun(delta_work.delta_history(self._store, config, channels))
 
     def get_next_version(self, current: Any, channel: None = None) -> Any:  # noqa: ARG002
         """The next channel_version: 1, 2, ...; in a thread that came from another saver, in its style."""

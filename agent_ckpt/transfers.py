@@ -63,8 +63,8 @@ def transfer(
     Args:
         source: any checkpointer, or an OfficialFile.
         target: where the threads go.
-        threads: the ids of those to bring; None for all. Name them for a source whose `list` fetches all that it
-            has at once, such as PostgresSaver.
+        threads: the ids of those to bring; None for all. Name them for a large source such as PostgresSaver,
+            whose `list` fetches every value with the ids.
         rename: ids that threads shall have in the target, by their id in the source.
         progress: called after each checkpoint.
 
@@ -246,7 +246,7 @@ class _Transfer:
         """The threads to bring, and those that can't be for want of an id."""
         wanted = self._threads
         if wanted is None:
-            listed: list[tuple[str, Any]] = yield Call(Ask("listed", (None, None, None)))
+            listed = yield from self._listed(None)
             wanted = list(dict.fromkeys(thread_id for thread_id, _ in reversed(listed)))
         if unknown := sorted(set(self._rename) - set(wanted)):
             raise UsageError(f"rename names threads that are not transferred: {', '.join(map(repr, unknown))}")
@@ -266,9 +266,16 @@ class _Transfer:
         return pairs, refused
 
     def _keys(self, thread_id: str) -> Steps[list[Key]]:
-        """A thread's keys, oldest first; of a source that fetches a listing whole, page by page.
+        """A thread's keys, oldest first."""
+        found = yield from self._listed(thread_id)
+        if not found:
+            raise UsageError(f"the source has no thread {thread_id!r}", thread_id=thread_id)
+        return oldest_first(found)
 
-        A page ends between two ids, since `before` names an id and several namespaces can have the same.
+    def _listed(self, thread_id: str | None) -> Steps[list[tuple[str, Key]]]:
+        """What a source lists, newest first; of one that fetches a listing whole, page by page.
+
+        A page ends between two ids, since `before` names an id, and namespaces and threads can share one.
         """
         found: list[tuple[str, Key]] = []
         before, limit = None, self._source.page
@@ -284,9 +291,7 @@ class _Transfer:
                 continue
             found += whole
             before, limit = whole[-1][1].checkpoint_id, self._source.page
-        if not found:
-            raise UsageError(f"the source has no thread {thread_id!r}", thread_id=thread_id)
-        return oldest_first(found)
+        return found
 
     def _same_kind(self, pair: _Pair, tell: Callable[[str, int, int], None], there: bool) -> Steps[tuple[int, int]]:
         """Store a thread of another AgentSaver as it stands there, in one transaction; or compare it."""

@@ -12,7 +12,6 @@ from langgraph.checkpoint.base import (
     Checkpoint,
     CheckpointMetadata,
     CheckpointTuple,
-    DeltaChannelHistory,
 )
 
 from agent_ckpt import restore_rules, runs
@@ -29,7 +28,6 @@ from agent_ckpt.metadata import metadata_of
 from agent_ckpt.model import Place
 from agent_ckpt.parts import PLANS_AT_MOST, Store
 from agent_ckpt.planning import Planning, Reading
-from agent_ckpt.seldom import delta
 from agent_ckpt.steps import Call, Steps
 
 log = logging.getLogger("agent_ckpt")
@@ -61,7 +59,15 @@ def get_tuple(store: Store, config: RunnableConfig) -> Steps[CheckpointTuple | N
     hot = store.hot.of(place.thread_id, restored.thread)
     hot.learn_later(partial(reading.learn, restored.found, hot))
     store.hot.keep(place.thread_id, hot)
-    found = store.code.migrations.apply(reading.checkpoint_tuple(restored.found, session))
+    versions = [write[3] for write in restored.found.writes]
+    found = store.code.migrations.apply(reading.checkpoint_tuple(restored.found, session), versions)
+    stuck = store.code.migrations.stuck(found, versions)
+    if stuck is not None:
+        if place.checkpoint_id is None or runs.loop_around() is not None:
+            raise stuck
+        # A look into the past may show old writes; what would go on with them is told when it writes.
+        if rules is not None and not session.wrote:
+            session.refused = session.refused or stuck
     if kept:
         store.code.watch.unresolved(found, kept)
     if store.code.watch.looks and is_filled_in(config):
@@ -106,7 +112,7 @@ def put_writes(
     _check_writes(writes, task_id, task_path)
 
     def plan(planning: Planning) -> Any:
-        made = planning.writes(place, config, writes, task_id, task_path, session)
+        made = planning.writes(place, config, writes, task_id, task_path, session, store.code.migrations.current)
         return lambda: writing.put_writes(made)
 
     yield from write(store, str(place.thread_id), session, plan)
@@ -200,28 +206,3 @@ def next_version(current: Any) -> Any:
     if isinstance(current, str):
         return f"{int(current.split('.')[0]) + 1:032}.{0:016}"
     return int(current) + 1
-
-
-def delta_history(
-    store: Store, config: RunnableConfig, channels: Sequence[str]
-) -> Steps[Mapping[str, DeltaChannelHistory]]:
-    place = place_of(config)
-    if not channels:
-        return {}
-    made: delta.Histories = yield Call(lambda: delta.history(place, channels, store.hot.of))
-    if made.thread is not None:
-        store.hot.keep(place.thread_id, store.hot.of(place.thread_id, made.thread))
-    histories: dict[str, DeltaChannelHistory] = {}
-    for channel in channels:
-        trail = made.trails[channel]
-        if made.thread is None:
-            histories[channel] = {"writes": []}
-            continue
-        value = Reading(store.codec).values(made.thread, made.place, made.blobs)
-        entry: DeltaChannelHistory = {
-            "writes": [(task_id, channel, value(ref, channel)) for task_id, ref in trail.writes]
-        }
-        if trail.seeded:
-            entry["seed"] = value(trail.seed, channel)
-        histories[channel] = entry
-    return histories

@@ -123,10 +123,10 @@ def test_a_saver_goes_on_during_a_rotation(rotated: Path, form: str, monkeypatch
 def test_damage_is_not_sealed_anew(rotated: Path) -> None:
     """A rotation with new keys refuses credentials that were put back, and leaves them as they are."""
     with closing(sqlite3.connect(rotated)) as db:
-        old = db.execute("SELECT vault, revision, frame FROM vaults WHERE thread_id = 'thread-0'").fetchone()
+        old = db.execute("SELECT revision, frame, vault FROM vaults WHERE thread_id = 'thread-0'").fetchone()
         with AgentSaver(rotated, key=KEY) as saver:
             saver.credentials("thread-0").set("github", "rotated")
-        db.execute("UPDATE vaults SET revision = ?2, frame = ?3 WHERE vault = ?1", old)
+        db.execute("UPDATE vaults SET revision = ?, frame = ? WHERE vault = ?", old)
         db.commit()
     with AgentSaver(rotated, key=Keyring(NEW_KEY, KEY)) as saver:
         with pytest.raises(SealError, match="'thread-0'"):

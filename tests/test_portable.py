@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from langgraph.types import Command
 
-from agent_ckpt import AgentSaver, CkptError, CorruptionError, FormatError, UsageError
+from agent_ckpt import AgentSaver, CkptError, CorruptionError, FormatError, SealError, UsageError, WrongKeyError
 from agent_ckpt.codec import portable
 from tests import agents
 from tests import official_graphs as graphs
@@ -115,7 +115,7 @@ def test_the_commands(db: Path, tmp_path: Path) -> None:
     """`agent-ckpt export` writes a file and `agent-ckpt import` reads it, `--as` another id, and says what it did."""
     out, target = tmp_path / "t.ackpt", tmp_path / "new.db"
     done = cli("export", str(db), graphs.FANNED, str(out))
-    assert done.stdout.splitlines()[-1] == "checked, whole", done.stderr
+    assert done.stdout.splitlines()[-1] == "checked, whole, in clear", done.stderr
     for options in ([], ["--as", "second"]):
         done = cli("import", str(out), str(target), *options)
         assert done.stdout.splitlines()[-1] == "checked, whole", done.stderr
@@ -123,7 +123,7 @@ def test_the_commands(db: Path, tmp_path: Path) -> None:
         ("exists already", "import", str(out), str(target)),
         ("exists already; name another file", "export", str(db), graphs.FANNED, str(out)),
         ("is not stored", "export", str(db), "nobody", str(tmp_path / "n.ackpt")),
-        ("--thread and --key don't apply", "import", str(out), str(target), "--thread", "x"),
+        ("--thread doesn't apply", "import", str(out), str(target), "--thread", "x"),
         ("the same file", "import", str(target), str(target)),
     ):
         done = cli(*arguments)
@@ -134,6 +134,140 @@ def test_the_commands(db: Path, tmp_path: Path) -> None:
         assert sorted(info.thread_id for info in saver.threads()) == [graphs.FANNED, "second"]
         assert listing(saver, "second") == expected
     assert_sound(target)
+
+
+# Sealed
+
+KEY, OTHER_KEY = bytes(range(32)), bytes(range(1, 33))
+TOLD = "a very private remark"
+
+
+@pytest.fixture
+def sealed_db(tmp_path: Path) -> Path:
+    """A sealed store whose thread holds a text that stands nowhere in clear, and credentials."""
+    path = tmp_path / "sealed.db"
+    with AgentSaver(path, key=KEY) as saver:
+        graphs.build(saver).invoke({"log": [TOLD]}, graphs.config("t"))
+        saver.credentials("t").set("github", "hunter2hunter2")
+    return path
+
+
+def holds(path: Path, text: str) -> bool:
+    """Whether a text stands in a file, compressed or not: all of a plain one is read as its reader does."""
+    data = path.read_bytes()
+    try:
+        made = portable.read(BytesIO(data), len(data), "x", no_sealer)
+    except AssertionError:
+        return text.encode() in data
+    return any(text.encode() in part for part in (*(b.body for b in made.blobs), *(r.payload for r in made.rows)))
+
+
+def no_sealer(about: Any) -> Any:
+    raise AssertionError("sealed")
+
+
+def test_a_sealed_file_travels_between_sealed_stores(sealed_db: Path, form: str, tmp_path: Path) -> None:
+    """A sealed store exports sealed, under its own key or another, and in clear only when that is said; credentials
+    stay behind; the wrong key and a store without one are refused, and nothing is stored."""
+    own, other, clear = (tmp_path / f"{name}.ackpt" for name in ("own", "other", "clear"))
+    with AgentSaver(sealed_db, key=KEY) as saver:
+        api = Api(saver, form)
+        api.export_thread("t", own)
+        api.export_thread("t", other, key=OTHER_KEY)
+        api.export_thread("t", clear, plain=True)
+        with pytest.raises(UsageError, match="not both"):
+            api.export_thread("t", tmp_path / "no", key=KEY, plain=True)
+        expected = listing(saver, "t")
+    assert [holds(one, TOLD) for one in (own, other, clear)] == [False, False, True]
+    assert not any(holds(one, "hunter2") for one in (own, other, clear))
+    with AgentSaver(tmp_path / "plain.db") as saver:
+        for key in (None, KEY):
+            with pytest.raises(UsageError, match="has no key, so it would stand there in clear"):
+                Api(saver, form).import_thread(own, key=key)
+        Api(saver, form).import_thread(clear)
+        assert listing(saver, "t") == expected
+    with AgentSaver(tmp_path / "target.db", key=OTHER_KEY) as saver:
+        api = Api(saver, form)
+        with pytest.raises(WrongKeyError, match=r"own\.ackpt is sealed under key"):
+            api.import_thread(own)
+        assert not saver.exists("t")
+        api.import_thread(own, key=KEY)
+        api.import_thread(other, thread_id="u")
+        assert listing(saver, "t") == expected
+        assert [item[1][1:] for item in listing(saver, "u")] == [item[1][1:] for item in expected]
+        assert not saver.credentials("t").names()
+        graph = graphs.build(saver)
+        assert graph.invoke(Command(resume="yes"), graphs.config("u"))["log"][0] == TOLD
+    assert_sound(tmp_path / "target.db", key=OTHER_KEY)
+
+
+def test_every_change_of_a_sealed_file_is_noticed(sealed_db: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """A byte changed anywhere, and chunks changed, swapped, left out or taken from another file with a digest that
+    fits: a typed error, and nothing is stored."""
+    monkeypatch.setattr(portable, "_CHUNK", 200)
+    one, two, changed = (tmp_path / f"{name}.ackpt" for name in ("one", "two", "changed"))
+    with AgentSaver(sealed_db, key=KEY) as saver:
+        saver.export_thread("t", one)
+        saver.export_thread("t", two)
+        whole = one.read_bytes()
+        head, chunks = taken_apart(whole)
+        _, others = taken_apart(two.read_bytes())
+        assert len(chunks) > 3
+        files = [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in range(0, len(whole), 7)]
+        files += [
+            put_together(head, made)
+            for made in (
+                [chunks[1], chunks[0], *chunks[2:]],
+                chunks[:-1],
+                [*chunks, chunks[-1]],
+                [others[0], *chunks[1:]],
+                [chunks[0][:-1] + bytes([chunks[0][-1] ^ 1]), *chunks[1:]],
+            )
+        ]
+        for data in files:
+            changed.write_bytes(data)
+            with pytest.raises((CorruptionError, FormatError, SealError, WrongKeyError)):
+                saver.import_thread(changed, thread_id="new")
+        assert not saver.exists("new")
+        changed.write_bytes(put_together(head, chunks))
+        saver.import_thread(changed, thread_id="new")
+
+
+def taken_apart(whole: bytes) -> tuple[bytes, list[bytes]]:
+    """The beginning of a portable file, and its chunks."""
+    at = len(portable.MAGIC) + 4 + int.from_bytes(whole[len(portable.MAGIC) : len(portable.MAGIC) + 4], "big")
+    head, chunks = whole[:at], []
+    while length := int.from_bytes(whole[at : at + 4], "big"):
+        chunks.append(whole[at + 4 : at + 4 + length])
+        at += 4 + length
+    return head, chunks
+
+
+def put_together(head: bytes, chunks: list[bytes]) -> bytes:
+    body = head + b"".join(len(chunk).to_bytes(4, "big") + chunk for chunk in chunks) + bytes(4)
+    return body + blake2b(body, digest_size=32).digest()
+
+
+def test_the_commands_seal(sealed_db: Path, tmp_path: Path) -> None:
+    """`export --file-key` and `--plain`, `import --key`: what they say, and that no key is shown."""
+    keys = {"OWN": KEY.hex(), "OTHER": OTHER_KEY.hex()}
+    target = str(tmp_path / "target.db")
+    for name, options, told in (
+        ("a", [], "sealed"),
+        ("b", ["--file-key", "env:OTHER"], "sealed"),
+        ("c", ["--plain"], "in clear"),
+    ):
+        out = str(tmp_path / f"{name}.ackpt")
+        done = cli("export", str(sealed_db), "t", out, "--key", "env:OWN", *options, **keys)
+        assert done.stdout.splitlines()[-1] == f"checked, whole, {told}", done.stderr
+        key = ["--key", "env:OTHER"] if name == "b" else []
+        done = cli("import", out, target, "--as", name, "--db-key", "env:OWN", *key, **keys)
+        assert done.stdout.splitlines()[-1] == "checked, whole", done.stderr
+    done = cli("import", str(tmp_path / "b.ackpt"), target, "--as", "d", "--db-key", "env:OWN", **keys)
+    assert (done.returncode, "is sealed under key" in done.stderr) == (9, True), (done.returncode, done.stderr)
+    done = cli("import", str(tmp_path / "a.ackpt"), str(tmp_path / "plain.db"))
+    assert (done.returncode, "has no key" in done.stderr) == (2, True)
+    assert not any(key in done.stdout + done.stderr for key in keys.values())
 
 
 # Damage
@@ -173,7 +307,7 @@ def test_a_file_made_to_mislead_is_refused(db: Path, tmp_path: Path, path: Path)
     whole = (tmp_path / "out.ackpt").read_bytes()
 
     def fresh() -> portable.Portable:
-        return portable.read(BytesIO(whole), len(whole), "x")
+        return portable.read(BytesIO(whole), len(whole), "x", no_sealer)
 
     def changed(field: str, at: int, **parts: Any) -> portable.Portable:
         made = fresh()

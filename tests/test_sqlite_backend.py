@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import random
+import re
 import sqlite3
 import threading
 import time
@@ -446,6 +447,28 @@ def test_queries_have_no_unnamed_text() -> None:
     for name, text in queries.QUERIES.items():
         assert "" not in (name, text.strip()), name
         assert list(queries.split(text)), name
+
+
+def test_placeholders_reach_the_driver_without_a_name() -> None:
+    """Python 3.12.0 to 3.12.3 warn of numbered placeholders at each statement: what is sent has plain ones, with a
+    value for each in its place, in one statement and in many."""
+    sent: list[tuple[str, Any]] = []
+
+    class Connection:
+        def execute(self, sql: str, params: Any) -> None:
+            sent.append((sql, tuple(params)))
+
+        def executemany(self, sql: str, params: Any) -> None:
+            sent.extend((sql, tuple(row)) for row in params)
+
+    connection: Any = Connection()
+    for text in queries.QUERIES.values():
+        queries.execute(connection, text, tuple(range(1, 20)) if "?" in text else ())
+        assert not re.search(r"\?\d", sent[-1][0])
+        numbers = [int(number) for number in re.findall(r"\?(\d+)", text)]
+        assert list(sent[-1][1][: len(numbers)]) == numbers
+    queries.execute_many(connection, "UPDATE t SET a = ?2, b = ?1 WHERE c = ?2", [(1, 2), (3, 4)])
+    assert sent[-2:] == [("UPDATE t SET a = ?, b = ? WHERE c = ?", row) for row in ((2, 1, 2), (4, 3, 4))]
 
 
 def test_lock_met_while_opening_the_writer(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ from agent_ckpt.codec import frame, registry
 from agent_ckpt.codec.encoder import Unstorable
 from agent_ckpt.codec.gate import UnresolvedError
 from agent_ckpt.codec.values import ValueCodec
+from agent_ckpt.same import same
 from tests import typed_kinds as kinds
 from tests.conftest import Api
 from tests.threads import Thread, checkpoint_of, plain, values_at
@@ -75,6 +76,23 @@ def test_a_value_comes_back_the_same(name: str) -> None:
         found = codec().decode(body)
         assert alike(found, wrapped)
         assert codec().encode(found) == body
+
+
+def test_what_stands_behind_a_long_double_in_memory_is_not_stored() -> None:
+    """A long double of x86 has ten bytes in sixteen; what the others hold makes no difference, in scalars and arrays,
+    to what is stored and to whether two are equal."""
+    pad = np.dtype("g").itemsize - 10
+    if np.finfo(np.longdouble).nmant != 63:
+        pytest.skip("no long doubles of x86 here")
+    number = np.longdouble("1.25").tobytes()[:10]
+    for kind, count in (("g", 1), ("G", 2)):
+        one, other = (np.frombuffer((number + fill * pad) * 300 * count, kind) for fill in (b"\0", b"x"))
+        for mine, its in ((one, other), (one[0], other[0]), (one.reshape(30, 10).T, other.reshape(30, 10).T)):
+            assert codec().encode(mine) == codec().encode(its)
+            assert same(mine, its) and (codec().decode(codec().encode(its)) == mine).all()
+    swapped = [np.frombuffer(fill * pad + number[::-1], np.dtype("g").newbyteorder()) for fill in (b"\0", b"x")]
+    assert codec().encode(swapped[0]) == codec().encode(swapped[1])
+    assert codec().decode(codec().encode(swapped[1]))[0] == 1.25
 
 
 @pytest.mark.parametrize("group", ["PYTHON", "CLASSES", "FRAMEWORK", "NUMPY"])

@@ -23,7 +23,7 @@ _LARGEST_KEY_FILE = 4096
 
 Key = Annotated[
     str | None,
-    typer.Option("--key", metavar="KEY", help="Where the key of an encrypted file is: env:NAME or file:PATH."),
+    typer.Option("--key", metavar="KEY", help="Where the key of an encrypted SOURCE is: env:NAME or file:PATH."),
 ]
 
 
@@ -56,9 +56,9 @@ def bring(
     if os.path.exists(into.path) and os.path.samefile(source, into.path):
         raise UsageError(f"{source} and {db} are the same file; name another one for DB")
     if _is_portable(source):
-        if threads or key:
-            raise UsageError(f"{source} holds one thread, in clear: --thread and --key don't apply to it")
-        _bring_portable(source, db, db_key, as_id, as_json, into.path)
+        if threads:
+            raise UsageError(f"{source} holds one thread: --thread doesn't apply to it")
+        _bring_portable(source, db, db_key, as_id, key, as_json, into.path)
     else:
         _bring_official(source, db, db_key, threads, as_id, key, as_json, into.path)
 
@@ -99,11 +99,13 @@ def _is_portable(path: str) -> bool:
         return file.read(len(MAGIC)) == MAGIC
 
 
-def _bring_portable(source: str, db: str, db_key: str | None, as_id: str | None, as_json: bool, path: str) -> None:
+def _bring_portable(
+    source: str, db: str, db_key: str | None, as_id: str | None, key: str | None, as_json: bool, path: str
+) -> None:
     from agent_ckpt import AgentSaver
 
     with AgentSaver(db, key=db_key) as saver:
-        report = saver.import_thread(source, thread_id=as_id)
+        report = saver.import_thread(source, thread_id=as_id, key=key)
     facts = {"thread": report.thread_id, "checkpoints": report.checkpoints, "task writes": report.writes}
     print_facts({**facts, "bytes before": report.size, "bytes after": _size(path)}, "checked, whole", as_json)
 

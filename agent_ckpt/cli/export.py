@@ -16,11 +16,20 @@ def export(
     out: Annotated[str, typer.Argument(metavar="OUT", help="The file to write; it must not be there yet.")],
     as_json: AsJson = False,
     key: Key = None,
+    file_key: Annotated[
+        str | None,
+        typer.Option("--file-key", metavar="SOURCE", help="Seal OUT with this key: file:PATH or env:NAME."),
+    ] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Let OUT stand in clear, though DB is sealed.")] = False,
 ) -> None:
-    """Write a thread to a portable file, whole, checked and without credentials; `agent-ckpt import` reads it."""
+    """Write a thread to a portable file, whole, checked and without credentials; `agent-ckpt import` reads it.
+
+    The file is sealed with DB's key where there is one, or with --file-key; else it stands in clear.
+    """
     from agent_ckpt import AgentSaver
 
     with AgentSaver(db, create=False, key=key) as saver:
-        report = saver.export_thread(thread, out)
+        report = saver.export_thread(thread, out, key=file_key, plain=plain)
     facts = {"thread": report.thread_id, "checkpoints": report.checkpoints, "task writes": report.writes}
-    print_facts({**facts, "bytes": report.size}, "checked, whole", as_json)
+    verdict = "in clear" if plain or not (file_key or key) else "sealed"
+    print_facts({**facts, "bytes": report.size}, f"checked, whole, {verdict}", as_json)

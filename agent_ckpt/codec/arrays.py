@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from typing import Any, NamedTuple
 
-from agent_ckpt.codec import compress, frame
+from agent_ckpt.codec import compress, frame, numeric
 from agent_ckpt.codec.pack import pack, unpack
 from agent_ckpt.model import Entry
 
@@ -36,7 +36,7 @@ def describe(value: Any) -> tuple[list[Any], bytes, int] | None:
     if value.dtype.kind != "f" or value.nbytes < SMALLEST:
         return None
     order = "F" if value.flags.f_contiguous and not value.flags.c_contiguous else "C"
-    return [value.dtype.str, list(value.shape), order], value.tobytes(order=order), value.dtype.itemsize
+    return [value.dtype.str, list(value.shape), order], numeric.raw(value, order), value.dtype.itemsize
 
 
 def shuffled(raw: bytes, width: int) -> bytes:

@@ -10,6 +10,7 @@ from agent_ckpt.codec.gate import UnresolvedError
 
 _SIMPLE = re.compile(r"[<>|=][biufcSUVMm]\d{1,9}(\[[0-9A-Za-z/]{1,24}\])?|[bBhHiIlLqQefdgFDG?]")
 _DIMENSIONS_AT_MOST = 64
+_X87_MANTISSA, _X87_BYTES = 63, 10
 
 
 class NoArrayError(Exception):
@@ -38,7 +39,28 @@ def take_apart(array: Any) -> list[Any]:
     if dtype.kind == "O":
         return ["|O", list(array.shape), order, list(array.ravel(order=order))]
     described = describe(dtype)
-    return [described, list(array.shape), order, array.tobytes(order=order)]
+    return [described, list(array.shape), order, raw(array, order)]
+
+
+def raw(value: Any, order: str = "C") -> bytes:
+    """The bytes of an array or scalar, the same for the same numbers.
+
+    A long double of x86 has ten bytes, and behind them what happened to stand in memory.
+    """
+    data: bytes = value.tobytes(order=order)
+    dtype = value.dtype
+    if getattr(dtype, "char", " ") not in "gG":
+        return data
+    numpy = _numpy()
+    if numpy.finfo(numpy.longdouble).nmant != _X87_MANTISSA:
+        return data
+    units = numpy.frombuffer(bytearray(data), numpy.uint8).reshape(-1, numpy.dtype("g").itemsize)
+    if dtype.isnative:
+        units[:, _X87_BYTES:] = 0
+    else:
+        units[:, :-_X87_BYTES] = 0
+    cleared: bytes = units.tobytes()
+    return cleared
 
 
 def describe(dtype: Any) -> Any:
@@ -145,12 +167,12 @@ def scalar_apart(value: Any) -> list[Any]:
     if value.dtype.hasobject:
         raise NoArrayError(f"its dtype {value.dtype} holds objects")
     for described in (describe(value.dtype), value.dtype.char):
-        data = numpy.asarray(value).tobytes()
+        data = raw(value)
         try:
             made = scalar(described, data)
         except (ValueError, TypeError):
             continue
-        if type(made) is type(value) and made.tobytes() == data:
+        if type(made) is type(value) and raw(made) == data:
             return [described, data]
     raise NoArrayError(f"its type {type(value).__name__} does not come back equal")
 

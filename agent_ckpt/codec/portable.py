@@ -14,12 +14,13 @@ without the frames, so that they can be framed anew for another place; and nothi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from agent_ckpt.codec import compress
+from agent_ckpt.codec.frame import UnsealError
 from agent_ckpt.codec.pack import UnpackError, pack, unpack
 from agent_ckpt.errors import CorruptionError, FormatError
 
@@ -115,7 +116,7 @@ class Sealer(Protocol):
 
     def seal(self, chunk: bytes, position: int) -> bytes: ...
 
-    def open(self, chunk: bytes, position: int) -> bytes: ...
+    def open(self, chunk: bytes, position: int) -> bytes: ...  # or UnsealError
 
 
 def write(thread: Portable, file: BinaryIO, sealer: Sealer | None = None) -> int:
@@ -158,31 +159,32 @@ def _portions(thread: Portable) -> Iterator[list[list[Any]]]:
         yield portion
 
 
-def read(file: BinaryIO, size: int, name: str, sealer_of: Any = None) -> Portable:
+def read(file: BinaryIO, size: int, name: str, sealer_of: Callable[[dict[str, Any]], Sealer]) -> Portable:
     """Read a thread.
 
     Args:
         file: the open file, at its start.
         size: its bytes.
         name: what to call it in errors.
-        sealer_of: gives the Sealer for what the header says of one; None refuses a sealed file.
+        sealer_of: gives the Sealer for what the header says of one, or raises.
 
     Raises:
-        FormatError: for another kind of file, a newer version, a sealed one without a key.
+        FormatError: for another kind of file, or a newer version.
         CorruptionError: for a damaged or truncated file.
     """
     source = _Source(file, size, name)
     about = _header(source)
-    sealer = None
-    if about is not None:
-        if sealer_of is None:
-            raise FormatError(f"{name} is sealed: give the key that it was exported with", path=name)
-        sealer = sealer_of(about)
+    sealer = sealer_of(about) if about is not None else None
     records: list[Any] = []
     position = 0
     while length := source.length():
         chunk = source.take(length)
-        records += _records(sealer.open(chunk, position) if sealer is not None else chunk, source)
+        if sealer is not None:
+            try:
+                chunk = sealer.open(chunk, position)
+            except UnsealError:
+                raise source.damaged("a chunk doesn't open, it was changed or is another one's") from None
+        records += _records(chunk, source)
         position += 1
     source.finish()
     try:

@@ -23,8 +23,8 @@ def history_coordinates(place: Place, seq: int) -> frame.Coordinates:
     return ("history", *place, seq)
 
 
-_BODY_HEAD = b"\x97"
-"""Of a msgpack array of a body's seven parts."""
+_SHORT_LIST = 0x90
+"""With its size, of less than 16, the head of a msgpack array."""
 
 Ends = tuple[bytes, bytes]
 """A packed body but for its channels: what stands before them and after them."""
@@ -40,9 +40,10 @@ def pack_ends(body: Body, versions: list[Any]) -> Ends:
         ValueNotStorableError: for names or versions that are no plain text or numbers.
     """
     _packed(versions, "the checkpoint")
-    before = _packed([body.v, _short_time(body.ts)], "the checkpoint")[1:]
-    after = _packed([body.versions_seen, body.updated, body.metadata, body.rest], "the checkpoint")[1:]
-    return _BODY_HEAD + before, after
+    before = [body.v, _short_time(body.ts)]
+    after = [body.versions_seen, body.updated, body.metadata, body.rest, *_given(body.state_version)]
+    head = bytes((_SHORT_LIST | (len(before) + 1 + len(after)),))
+    return head + _packed(before, "the checkpoint")[1:], _packed(after, "the checkpoint")[1:]
 
 
 def pack_body(body: Body, ends: Ends | None = None) -> bytes:
@@ -86,7 +87,7 @@ def open_body(row: CheckpointRow) -> Body:
     """
     coordinates = checkpoint_coordinates(row.place, row.parent_id, row.seq, row.run_id)
     payload = frame.open_row(frame.CHECKPOINT_ROW, row.frame, coordinates, row.secret)
-    v, ts, channels, *others = _list(payload, 7)
+    v, ts, channels, *others = _list(payload, 7, 8)
     return Body(v, _long_time(ts), [(name, version, ref) for name, version, ref in channels], *others)
 
 
@@ -96,7 +97,13 @@ def pack_writes(writes: TaskWrites) -> bytes:
     Raises:
         ValueNotStorableError: for names that are no plain text.
     """
-    return _packed([ids.shrink(writes.task_id), writes.task_path, [list(w) for w in writes.writes]], "the writes")
+    parts = [ids.shrink(writes.task_id), writes.task_path, [list(w) for w in writes.writes]]
+    return _packed([*parts, *_given(writes.state_version)], "the writes")
+
+
+def _given(state_version: int | None) -> list[int]:
+    """A state version is the last element of a list, where there is one."""
+    return [state_version] if state_version is not None else []
 
 
 def open_writes(row: WritesRow) -> TaskWrites:
@@ -107,12 +114,15 @@ def open_writes(row: WritesRow) -> TaskWrites:
     """
     coordinates = writes_coordinates(row.place, row.seq, row.run_id)
     payload = frame.open_row(frame.WRITES_ROW, row.frame, coordinates, row.secret)
-    task_id, task_path, writes = _list(payload, 3)
-    return TaskWrites(ids.expand(task_id), task_path, [(idx, channel, ref) for idx, channel, ref in writes])
+    task_id, task_path, writes, *version = _list(payload, 3, 4)
+    return TaskWrites(ids.expand(task_id), task_path, [(idx, channel, ref) for idx, channel, ref in writes], *version)
 
 
 def pack_history(history: History) -> bytes:
-    channels = {name: [seeded, seed, [list(w) for w in ws]] for name, (seeded, seed, ws) in history.channels.items()}
+    channels = {
+        name: [seeded, seed, [[task, ref, *_given(of)] for task, ref, of in ws], *_given(version)]
+        for name, (seeded, seed, ws, version) in history.channels.items()
+    }
     return pack([channels])
 
 
@@ -126,18 +136,20 @@ def open_history(row: CheckpointRow) -> History | None:
         return None
     coordinates = history_coordinates(row.place, row.seq)
     payload = frame.open_row(frame.HISTORY_ROW, row.history, coordinates, row.secret)
-    (channels,) = _list(payload, 1)
-    return History(
-        {name: (seeded, seed, [(task, ref) for task, ref in ws]) for name, (seeded, seed, ws) in channels.items()}
-    )
+    (channels,) = _list(payload, 1, 1)
+    made = {}
+    for name, (seeded, seed, writes, *version) in channels.items():
+        of_writes = [(task, ref, of[0] if of else None) for task, ref, *of in writes]
+        made[name] = (seeded, seed, of_writes, version[0] if version else None)
+    return History(made)
 
 
-def _list(payload: bytes, size: int) -> list[Any]:
+def _list(payload: bytes, least: int, most: int) -> list[Any]:
     try:
         found = unpack(payload)
     except UnpackError as exc:
         raise frame.FrameError("its payload is no msgpack") from exc
-    if not isinstance(found, list) or len(found) != size:
+    if not isinstance(found, list) or not least <= len(found) <= most:
         raise frame.FrameError("its payload has another shape than format_version 1 says")
     return found
 

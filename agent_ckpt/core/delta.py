@@ -25,12 +25,16 @@ class Trail:
     Attributes:
         seeded: whether an ancestor stored a value; else it starts empty.
         seed: that value's reference.
-        writes: task id and reference, newest first while walking, oldest first when done.
+        writes: task id, reference and state version, newest first while walking, oldest first when done.
+        seed_version: the state version of the seed's checkpoint, or None.
+        seed_id: that checkpoint; None where it is known only from a history record.
     """
 
     seeded: bool = False
     seed: Ref = None
-    writes: list[tuple[str, Ref]] = field(default_factory=list)
+    writes: list[tuple[str, Ref, int | None]] = field(default_factory=list)
+    seed_version: int | None = None
+    seed_id: str | None = None
 
 
 @dataclass(slots=True)
@@ -59,7 +63,7 @@ def history(place: Place, channels: Sequence[str], hot_of: HotOf) -> Program[His
     check_history(thread, row)
     trails = yield from trails_of(found[0][6], row, channels)
     made = Histories(thread, row.place, trails)
-    refs = [ref for trail in trails.values() for ref in (trail.seed, *(ref for _, ref in trail.writes))]
+    refs = [ref for trail in trails.values() for ref in (trail.seed, *(ref for _, ref, _ in trail.writes))]
     yield from load(thread, refs, hot_of(place.thread_id, thread), made.blobs)
     return made
 
@@ -110,12 +114,14 @@ def _visit(row: CheckpointRow, child_seq: int, written: list[Row], trails: dict[
         body = rows.open_body(row)
     except frame.FrameError as exc:
         raise damaged(row.place, "a row that a DeltaChannel is rebuilt from", exc) from exc
-    for task_id, channel, ref in reversed(writes):
+    for task_id, channel, ref, version in reversed(writes):
         if channel in wanted:
-            trails[channel].writes.append((task_id, ref))
+            trails[channel].writes.append((task_id, ref, version))
     for channel, _, ref in body.channels:
         if channel in wanted and ref is not None:
-            trails[channel].seeded, trails[channel].seed = True, ref
+            trail = trails[channel]
+            trail.seeded, trail.seed = True, ref
+            trail.seed_version, trail.seed_id = body.state_version, row.place.checkpoint_id
             wanted.discard(channel)
 
 
@@ -135,6 +141,6 @@ def _remember(row: CheckpointRow, trails: dict[str, Trail], wanted: set[str]) ->
         return
     for channel in wanted & set(record.channels):
         trail = trails[channel]
-        trail.seeded, trail.seed, writes = record.channels[channel]
+        trail.seeded, trail.seed, writes, trail.seed_version = record.channels[channel]
         trail.writes.extend(reversed(writes))
         wanted.discard(channel)

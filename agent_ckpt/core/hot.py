@@ -61,7 +61,7 @@ class HotThread:
         self._known: dict[bytes, Entry] = {}
         self._by_number: dict[int, Entry] = {}
         self._to_learn: list[Callable[[], None]] = []
-        self.bodies: dict[str, tuple[str | None, dict[str, tuple[Any, Ref]]]] = {}
+        self.bodies: dict[str, tuple[str | None, dict[str, tuple[Any, Ref]], int | None]] = {}
         self.sequences: dict[tuple[str, str], State] = {}
         self.arrays: dict[tuple[str, str], KnownArray] = {}
         self.size = _BASE

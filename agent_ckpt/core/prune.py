@@ -54,7 +54,7 @@ def _remember_ancestors(
     if not names:
         return
     trails = yield from trails_of(space, row, names)
-    record = History({name: (trail.seeded, trail.seed, trail.writes) for name, trail in trails.items()})
+    record = History({name: (one.seeded, one.seed, one.writes, one.seed_version) for name, one in trails.items()})
     coordinates = rows.history_coordinates(row.place, row.seq)
     framed = frame.seal_row(frame.HISTORY_ROW, rows.pack_history(record), coordinates, compression, row.secret)
     yield Statement("set_history", (row.seq, framed))
@@ -148,8 +148,8 @@ def _of_history(row: CheckpointRow) -> Iterator[Ref]:
         record = rows.open_history(row)
     except frame.FrameError as exc:
         raise damaged(row.place, "the history record", exc) from exc
-    for _, seed, writes in record.channels.values() if record is not None else ():
-        yield from chain([seed], (ref for _, ref in writes))
+    for _, seed, writes, _ in record.channels.values() if record is not None else ():
+        yield from chain([seed], (ref for _, ref, _ in writes))
 
 
 def reachable(thread_id: str, thread: ThreadRow, refs: Iterable[Ref]) -> Program[set[int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from agent_ckpt.backend import Program, Row, Statement
@@ -234,7 +234,9 @@ def _kept(plan: PutPlan, state: Row | None, row: ThreadRow) -> list[tree.Plan | 
             raise parent_gone(plan.place.thread_id, plan.session, row, plan.parent_id)
     elif plan.keeps:
         parent = _checkpoint(plan.place._replace(checkpoint_id=plan.parent_id), state[13:17], row.secret)
-        before = {name: (version, ref) for name, version, ref in body_of(parent).channels}
+        body = body_of(parent)
+        if body.state_version == plan.body.state_version:
+            before = {name: (version, ref) for name, version, ref in body.channels}
     return [_inherit(before.get(name), version) if part is KEEP else part for name, version, part in plan.channels]
 
 
@@ -251,7 +253,7 @@ def _same(existing: CheckpointRow, plan: PutPlan) -> bool:
 def _without_captures(body: Body) -> bytes:
     """What makes two checkpoints the same: not what the process's random generators were at."""
     state = [part for part in body.channels if part[1] is not None or not part[0].startswith(CAPTURE)]
-    return rows.pack_body(Body(body.v, body.ts, state, body.versions_seen, body.updated, body.metadata, body.rest))
+    return rows.pack_body(replace(body, channels=state))
 
 
 def _other_content(plan: PutPlan, row: ThreadRow) -> ThreadConflictError:

@@ -14,7 +14,7 @@ from agent_ckpt.core.flight import lease_row
 from agent_ckpt.core.hot import HotThread
 from agent_ckpt.core.load import Blobs, load
 from agent_ckpt.core.rows import check_newest, check_writes, checkpoint_row, damaged, thread_row, writes_row
-from agent_ckpt.core.writes import in_order, merge
+from agent_ckpt.core.writes import Pending, in_order, merge
 from agent_ckpt.errors import CorruptionError, SealError
 from agent_ckpt.model import Body, CheckpointRow, LeaseRow, Place, Ref, ThreadRow, WritesRow
 
@@ -30,7 +30,7 @@ class Found:
     Attributes:
         thread: its thread's row.
         row, body: the checkpoint.
-        writes: its pending writes in order: task id, channel, reference.
+        writes: its pending writes in order.
         blobs: what the references lead to.
         states: channels whose value is known in memory; their references were not followed.
         fault: why it can't be given back, or None.
@@ -39,7 +39,7 @@ class Found:
     thread: ThreadRow
     row: CheckpointRow
     body: Body | None = None
-    writes: list[tuple[str, str, Ref]] = field(default_factory=list)
+    writes: list[Pending] = field(default_factory=list)
     blobs: Blobs = field(default_factory=Blobs)
     states: dict[str, State] = field(default_factory=dict)
     fault: CorruptionError | None = None
@@ -113,7 +113,7 @@ def refs_of(one: Found) -> Iterator[Ref]:
     """Every reference of a checkpoint and its pending writes."""
     if one.body is not None:
         yield from (ref for name, _, ref in one.body.channels if name not in one.states)
-    yield from (ref for _, _, ref in one.writes)
+    yield from (ref for _, _, ref, _ in one.writes)
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal, Protocol
 
-from agent_ckpt.errors import ThreadConflictError
+from agent_ckpt.errors import MigrationError, ThreadConflictError
 from agent_ckpt.model import Holder, LeaseRow, ThreadRow
 
 _IN_A_TASK = (
@@ -67,7 +67,7 @@ class Session:
     store: int = 0
     outer: Session | None = None
     wrote: bool = False
-    refused: ThreadConflictError | None = None
+    refused: ThreadConflictError | MigrationError | None = None
     superseded: bool = False
     fork_of: str | None = None
     run: Run | None = None

@@ -150,8 +150,8 @@ def _checkpoint(check: Check, row: CheckpointRow) -> None:
         check.note("undecodable", row.place, f"metadata: {exc}")
     for name, _, ref in body.channels:
         _follow(check, row.place, f"channel {name!r}", ref)
-    for name, (_, seed, writes) in record.channels.items() if record is not None else ():
-        for ref in (seed, *(ref for _, ref in writes)):
+    for name, (_, seed, writes, _) in record.channels.items() if record is not None else ():
+        for ref in (seed, *(ref for _, ref, _ in writes)):
             _follow(check, row.place, f"the history of channel {name!r}", ref)
 
 

@@ -17,8 +17,10 @@ from agent_ckpt.core.rows import damaged, following, next_sequence, session_colu
 from agent_ckpt.core.session import Session
 from agent_ckpt.model import Place, Ref, Secret, TaskWrites, ThreadRow, WritesRow
 
-Merged = dict[tuple[str, int], tuple[str, str, Ref]]
-"""(task_id, index) to (task_path, channel, reference)."""
+Merged = dict[tuple[str, int], tuple[str, str, Ref, int | None]]
+"""(task_id, index) to (task_path, channel, reference, state version)."""
+Pending = tuple[str, str, Ref, int | None]
+"""A write in its order: task id, channel, reference, and the state version of the program that wrote it."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -29,6 +31,7 @@ class WritesPlan:
         place, run_id, task_id, task_path: where they go.
         writes: index, channel, plan of the value.
         target, frames, compression, session, rules: as for a PutPlan.
+        state_version: of the program that writes them, or None.
     """
 
     place: Place
@@ -41,6 +44,7 @@ class WritesPlan:
     compression: str
     session: Session | None
     rules: Rules
+    state_version: int | None = None
 
 
 def task_key(task_id: str, secret: bytes) -> int:
@@ -93,13 +97,13 @@ def put_writes(plan: WritesPlan) -> Program[Written]:
     writes = [
         (idx, channel, ref)
         for (idx, channel, _), ref in zip(planned, assembled.refs, strict=True)
-        if stored.get((plan.task_id, idx)) != (plan.task_path, channel, ref)
+        if stored.get((plan.task_id, idx), ())[:3] != (plan.task_path, channel, ref)
     ]
     if not writes:
         return Written(row, False, assembled)
     if space is None:
         space = (yield Statement("insert_space", (row.thread, place.ns)))[0][0]
-    payload = rows.pack_writes(TaskWrites(plan.task_id, plan.task_path, writes))
+    payload = rows.pack_writes(TaskWrites(plan.task_id, plan.task_path, writes, plan.state_version))
     coordinates = rows.writes_coordinates(place, sequence, plan.run_id)
     framed = frame.seal_row(frame.WRITES_ROW, payload, coordinates, plan.compression, row.secret)
     run = ids.shrink(plan.run_id) if plan.run_id else None
@@ -127,19 +131,18 @@ def merge(found: Iterable[WritesRow]) -> Merged:
     """What stands at each (task_id, index) of a checkpoint, given its rows in commit order.
 
     Returns:
-        (task_id, index) to (task_path, channel, reference): the first for a regular write, the
-        last for a special one.
+        What stands there: the first for a regular write, the last for a special one.
     """
     merged: Merged = {}
     for row in found:
         task = rows.open_writes(row)
         for idx, channel, ref in task.writes:
             if idx < 0 or (task.task_id, idx) not in merged:
-                merged[(task.task_id, idx)] = (task.task_path, channel, ref)
+                merged[(task.task_id, idx)] = (task.task_path, channel, ref, task.state_version)
     return merged
 
 
-def in_order(merged: Merged) -> list[tuple[str, str, Ref]]:
-    """Task id, channel and reference, sorted by (task_path, task_id, index)."""
+def in_order(merged: Merged) -> list[Pending]:
+    """The writes sorted by (task_path, task_id, index)."""
     keys = sorted(merged, key=lambda key: (merged[key][0], *key))
     return [(task_id, *merged[(task_id, idx)][1:]) for task_id, idx in keys]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from agent_ckpt.backend import Program, Row, Statement, T
 from agent_ckpt.sqlite import engine
-from agent_ckpt.sqlite.queries import QUERIES
+from agent_ckpt.sqlite.queries import QUERIES, execute, execute_many
 
 Hook = Callable[[str], None]
 
@@ -33,11 +33,11 @@ class Counter:
             if self.hook is not None:
                 for _ in params:
                     self.hook(name)
-            connection.executemany(QUERIES[name], params)
+            execute_many(connection, QUERIES[name], params)
             return []
         if self.hook is not None:
             self.hook(name)
-        return connection.execute(QUERIES[name], params).fetchall()
+        return execute(connection, QUERIES[name], params).fetchall()
 
 
 def drive(execute: Callable[[Statement], list[Row]], program: Program[T]) -> T:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from agent_ckpt.errors import CkptError, FormatError, UsageError
 from agent_ckpt.sqlite import connect, errors, files, schema
-from agent_ckpt.sqlite.queries import QUERIES
+from agent_ckpt.sqlite.queries import QUERIES, execute
 
 Key = tuple[str, str, str | None]
 """Namespace, checkpoint id and parent id."""
@@ -143,7 +143,7 @@ class OfficialRows:
     def _rows(self, sql: str, *params: Any) -> list[tuple[Any, ...]]:
         try:
             with self._lock:
-                return self._connection.execute(sql, params).fetchall()
+                return execute(self._connection, sql, params).fetchall()
         except sqlite3.Error as exc:
             raise self._translated(exc) from exc
 

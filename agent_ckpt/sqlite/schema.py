@@ -14,7 +14,7 @@ from contextlib import closing
 
 from agent_ckpt.errors import CorruptionError, FormatError
 from agent_ckpt.sqlite import connect, engine, errors, files, versions
-from agent_ckpt.sqlite.queries import QUERIES, split
+from agent_ckpt.sqlite.queries import QUERIES, execute, split
 
 APPLICATION_ID = 0x41434B50
 """Marks a database as ours; the letters ACKP."""
@@ -205,7 +205,7 @@ def set_up(connection: sqlite3.Connection, path: str, wal: bool = True) -> None:
         name = "WAL mode" if wal else "a rollback journal"
         raise FormatError(f"{path} can't be switched to {name} on this file system", path=path)
     create(connection)
-    connection.execute(QUERIES["journal_choose"], ("wal" if wal else "rollback",))
+    execute(connection, QUERIES["journal_choose"], ("wal" if wal else "rollback",))
 
 
 def create(connection: sqlite3.Connection) -> None:
