@@ -69,6 +69,9 @@ class Sealing:
 
     def through(self, inner: Steps[T]) -> Steps[T]:
         """Steps whose programs run against the file as it is sealed."""
+        return inner if self._checked and self.keys is None else self._through(inner)
+
+    def _through(self, inner: Steps[T]) -> Steps[T]:
         if not self._checked:
             yield from self._open()
         if self.keys is None:

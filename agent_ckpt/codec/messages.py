@@ -19,7 +19,7 @@ from langchain_core import messages as lc
 from pydantic import BaseModel
 
 from agent_ckpt.codec import frame
-from agent_ckpt.codec.pack import EXACT, PackError, may_hold_bytes, pack, refuse_other_bytes, unpack_joined
+from agent_ckpt.codec.pack import EXACT, PackError, holds_bytes, may_hold_bytes, pack, refuse_other_bytes, unpack_joined
 
 CLASSES: tuple[type[BaseModel], ...] = (
     lc.HumanMessage,
@@ -85,10 +85,14 @@ def encode(message: Any, number: int) -> bytes | None:
         return None
 
 
-def pack_stretch(values: Sequence[Any]) -> bytes | None:
+def pack_stretch(values: Sequence[Any], *, like_no_bytes: bool = False) -> bytes | None:
     """Many messages in one call of msgpack: of each a mark, its fields and the names of those that were set.
 
     Equal bytes mean equal messages: types, fields, set fields, and no extras or private attributes.
+
+    Args:
+        like_no_bytes: what is given back is only compared with what holds no byte string. What equals that holds none
+            either, so that what else would pack like one need not be looked for.
 
     Returns:
         The packed bytes, or None when not all of them are plain messages.
@@ -107,7 +111,7 @@ def pack_stretch(values: Sequence[Any]) -> bytes | None:
     marked[::3], marked[1::3], marked[2::3] = marks, fields, names
     try:
         packed = ormsgpack.packb(marked, option=EXACT)
-        if may_hold_bytes(packed):
+        if not like_no_bytes and may_hold_bytes(packed):
             refuse_other_bytes(fields)
     except PackError:
         return None
@@ -271,10 +275,11 @@ class Run:
     compare then stays in the processor's cache, where one pass over a megabyte fetches fresh pages from the system.
     """
 
-    __slots__ = ("_size", "_stretches")
+    __slots__ = ("_size", "_stretches", "_with_bytes")
 
-    def __init__(self, stretches: list[bytes], size: int) -> None:
+    def __init__(self, stretches: list[bytes], with_bytes: list[bool], size: int) -> None:
         self._stretches = stretches
+        self._with_bytes = with_bytes
         self._size = size
 
     @classmethod
@@ -288,19 +293,27 @@ class Run:
             before, known: a run, and how many of its messages these ones start with.
             packed: the leading stretches, as far as they are packed already; for where nothing is known.
         """
-        stretches = before._stretches[: known // PACKED] if before is not None and known else list(packed)
-        for at in range(len(stretches) * PACKED, len(values), PACKED):
+        count = known // PACKED if before is not None else 0
+        stretches = before._stretches[:count] if before is not None and known else list(packed)
+        with_bytes = before._with_bytes[:count] if before is not None and known else []
+        size = len(values)
+        for at in range(len(stretches) * PACKED, size, PACKED):
             stretch = pack_stretch(values[at : at + PACKED])
             if stretch is None:
-                return cls(stretches, at) if stretches else None
+                size = at
+                break
             stretches.append(stretch)
-        return cls(stretches, len(values)) if stretches else None
+        for number in range(len(with_bytes), len(stretches)):
+            part = values[number * PACKED : (number + 1) * PACKED]
+            with_bytes.append(holds_bytes(list(map(_fields_of, part)), stretches[number]))
+        return cls(stretches, with_bytes, size) if stretches else None
 
     def same(self, values: list[Any]) -> int:
         """How many leading messages of a list are the ones of this run, in whole stretches."""
         for number, stretch in enumerate(self._stretches):
             at = number * PACKED
-            if pack_stretch(values[at : min(at + PACKED, self._size)]) != stretch:
+            part = values[at : min(at + PACKED, self._size)]
+            if pack_stretch(part, like_no_bytes=not self._with_bytes[number]) != stretch:
                 return at
         return self._size
 

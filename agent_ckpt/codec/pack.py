@@ -35,7 +35,8 @@ def pack(value: Any) -> bytes:
         PackError: for anything else, at any depth.
     """
     packed = ormsgpack.packb(value, option=EXACT)
-    if may_hold_bytes(packed):
+    if b"\xc4" in packed or b"\xc5" in packed or b"\xc6" in packed:
+        # It may hold a byte string (`may_hold_bytes`, of which the call would cost as much as the looks).
         refuse_other_bytes(value)
     return packed
 
@@ -47,6 +48,27 @@ def pack_made(parts: Any) -> bytes:
         PackError: for text with lone surrogates.
     """
     return ormsgpack.packb(parts)
+
+
+def pack_own(value: Any) -> bytes:
+    """`pack` for what we have made ourselves, or compare with such: a bytearray or memoryview packs like bytes.
+
+    Raises:
+        PackError: as `pack`, except for those two.
+    """
+    return ormsgpack.packb(value, option=EXACT)
+
+
+def holds_bytes(value: Any, packed: bytes) -> bool:
+    """Whether a value that was packed exactly holds a byte string, at any depth."""
+    if not may_hold_bytes(packed):
+        return False
+    try:
+        orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        # Or a number that JSON has not; such a value is compared the slow way, too.
+        return True
+    return False
 
 
 def may_hold_bytes(packed: bytes) -> bool:

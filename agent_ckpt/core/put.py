@@ -66,9 +66,10 @@ class PutPlan:
 
     Attributes:
         place, parent_id, run_id: where it goes.
-        body: everything but the channels.
+        body, ends: everything but the channels; and packed.
         channels: name, channel_version, and a plan, a reference, None (no value) or KEEP.
         inherits: whether a channel has its parent's reference, so that the parent must be there.
+        keeps: whether a channel is KEEP, so that the parent must be read.
         target, frames: what the plans were made with (`assemble`).
         compression: for what is framed in the transaction.
         session: the session it belongs to, if any.
@@ -80,8 +81,10 @@ class PutPlan:
     parent_id: str | None
     run_id: str | None
     body: Body
+    ends: rows.Ends
     channels: list[tuple[str, Any, Any]]
     inherits: bool
+    keeps: bool
     target: Target
     frames: dict[bytes, bytes]
     compression: str
@@ -121,8 +124,7 @@ def put(plan: PutPlan) -> Program[Written]:
     place = plan.place
     key = ids.shrink(place.checkpoint_id or "")
     parent_key = ids.shrink(plan.parent_id) if plan.parent_id else None
-    reads_parent = any(part is KEEP for _, _, part in plan.channels)
-    found = yield Statement("put_begin", (place.thread_id, place.ns, key, parent_key, reads_parent))
+    found = yield Statement("put_begin", (place.thread_id, place.ns, key, parent_key, plan.keeps))
     state = found[0] if found else None
     row = thread_row(state, place.thread_id) if state else None
     lease = lease_row(state[17:23]) if state else (yield from lease_of(place.thread_id))
@@ -145,7 +147,7 @@ def put(plan: PutPlan) -> Program[Written]:
     body.channels = [
         (name, version, ref) for (name, version, _), ref in zip(plan.channels, assembled.refs, strict=True)
     ]
-    payload = rows.pack_body(body)
+    payload = rows.pack_body(body, plan.ends)
     if existing is not None:
         if _same(existing, plan):
             return Written(row, False, assembled)
@@ -226,14 +228,13 @@ def _check_parent(plan: PutPlan, row: ThreadRow, state: Row) -> None:
 def _kept(plan: PutPlan, state: Row | None, row: ThreadRow) -> list[tree.Plan | Ref]:
     """The plans, with the parent's reference where a channel keeps its value."""
     parts = [part for _, _, part in plan.channels]
-    keeps = any(part is KEEP for part in parts)
-    if not keeps and not plan.inherits:
+    if not plan.keeps and not plan.inherits:
         return parts
     before: dict[str, tuple[Any, Ref]] = {}
     if state is None or state[13] is None:
         if plan.parent_id is not None and (plan.session is not None or plan.inherits):
             raise parent_gone(plan.place.thread_id, plan.session, row, plan.parent_id)
-    elif keeps:
+    elif plan.keeps:
         parent = _checkpoint(plan.place._replace(checkpoint_id=plan.parent_id), state[13:17], row.secret)
         body = body_of(parent)
         if body.state_version == plan.body.state_version:
