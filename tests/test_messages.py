@@ -353,13 +353,14 @@ def test_an_edit_in_place_in_a_long_list_is_stored(edit: Callable[[Any], Any], a
 def test_a_byte_string_that_takes_anothers_place_is_seen(before: Any, other: Any) -> None:
     """What msgpack packs like a byte string counts as the same only where it is one, in a run with byte strings and in
     one without; numbers that look like their marks change nothing."""
-    made = conversation(150)
-    made[70] = lc.HumanMessage("x", additional_kwargs={"raw": before, "number": 0xC4C5})
+    made = conversation(messages.PACKED + 22)
+    at = messages.PACKED + 6
+    made[at] = lc.HumanMessage("x", additional_kwargs={"raw": before, "number": 0xC4C5})
     run = messages.Run.of(made)
     assert run is not None
-    assert run.same(made) == 150
-    made[70].additional_kwargs["raw"] = other
-    assert run.same(made) == (150 if type(other) is type(before) else messages.STRETCH)
+    assert run.same(made) == len(made)
+    made[at].additional_kwargs["raw"] = other
+    assert run.same(made) == (len(made) if type(other) is type(before) else messages.PACKED)
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
