@@ -18,8 +18,8 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from agent_ckpt import delta_work, work
 from agent_ckpt import options as opts
+from agent_ckpt import work
 from agent_ckpt.carrier import Carrier
 from agent_ckpt.codec.gate import Gate
 from agent_ckpt.compat_ops import CompatOps
@@ -41,10 +41,11 @@ from agent_ckpt.turns import TurnOps
 from agent_ckpt.wal_ops import WalOps
 
 if TYPE_CHECKING:
-    from agent_ckpt import key_work
+    from agent_ckpt import delta_work, key_work
     from agent_ckpt.codec import keyring as keyrings
     from agent_ckpt.codec.keyring import KeySource
 else:
+    delta_work = Later("agent_ckpt.delta_work")
     key_work = Later("agent_ckpt.key_work")
     keyrings = Later("agent_ckpt.codec.keyring")
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from agent_ckpt.core import storekeys
 from agent_ckpt.core.storekeys import KeysChanged, KeysNeeded, StoreKeys, StoreSeal
-from agent_ckpt.core.translate import translated
 from agent_ckpt.errors import NotSealedError, UsageError, WrongKeyError
 from agent_ckpt.later import Later
 from agent_ckpt.options import Options
@@ -22,8 +21,9 @@ from agent_ckpt.steps import Ask, Call, Outside, Pause, Steps, T
 if TYPE_CHECKING:
     from agent_ckpt.codec import seal
     from agent_ckpt.codec.keyring import Keyring
-    from agent_ckpt.core import recast
+    from agent_ckpt.core import recast, translate
 else:
+    translate = Later("agent_ckpt.core.translate")
     seal = Later("agent_ckpt.codec.seal")
     recast = Later("agent_ckpt.core.recast")
 
@@ -190,4 +190,4 @@ class Sealing:
 
 def _translated(call: Call, opened: StoreKeys) -> Any:
     assert not isinstance(call.factory, Ask)
-    return translated(call.factory(), opened)
+    return translate.translated(call.factory(), opened)

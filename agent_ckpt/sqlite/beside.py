@@ -17,8 +17,16 @@ import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import closing
+from typing import TYPE_CHECKING
 
-from agent_ckpt.sqlite import connect, engine, errors, pins
+from agent_ckpt.later import Later
+from agent_ckpt.sqlite import connect, engine, errors
+
+if TYPE_CHECKING:
+    from agent_ckpt.sqlite import pins
+else:
+    pins = Later("agent_ckpt.sqlite.pins")
+
 
 QUICK_S = 0.03
 FEW_PAGES = 1000
