@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from langchain_core.messages import HumanMessage
 from langgraph.errors import GraphRecursionError
 from langgraph.graph import START, MessagesState, StateGraph
 
-from agent_ckpt import AgentSaver, ThreadConflictError
+from agent_ckpt import AgentSaver, ThreadConflictError, runs
 from agent_ckpt.sqlite import board
 from tests.conftest import assert_sound, until
 from tests.flight_workers import (
@@ -166,6 +167,26 @@ def test_preempt(path: Path, open_saver: Callable[..., AgentSaver], form: str) -
     lost = run.finish()
     assert isinstance(lost, ThreadConflictError)
     assert (lost.reason, lost.wrote) == ("stale", True)
+
+
+def test_a_run_is_shown_at_work_now_and_then(
+    path: Path, open_saver: Callable[..., AgentSaver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each write is the run's last sign of life in its process; other processes are shown one in 50 ms at most."""
+    shown: list[float] = []
+    run = Run(open_saver(), "sync", "sync")
+    (going,) = runs._going.values()
+    clock = time.monotonic() + 100
+    monkeypatch.setattr(board.RunBoard, "renew", lambda self, slot: shown.append(clock))
+    monkeypatch.setattr(runs, "time", SimpleNamespace(monotonic=lambda: clock, time=time.time))
+    for step in (0.0, 0.01, 0.03, 0.02, 0.06):
+        clock += step
+        going.begin_write()
+        assert going.renewed == clock
+        going.end_write()
+    monkeypatch.undo()
+    assert len(shown) == 3
+    assert run.finish() == FIRST
 
 
 def test_busy_ttl_ends_a_claim(path: Path, open_saver: Callable[..., AgentSaver], worker: Worker) -> None:

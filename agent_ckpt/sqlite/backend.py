@@ -10,13 +10,13 @@ import weakref
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent_ckpt.backend import Factory, T
 from agent_ckpt.errors import ClosedError, FormatError, UnavailableError, UsageError
+from agent_ckpt.later import Later
 from agent_ckpt.options import Options
-from agent_ckpt.reports import Check, WalStatus
-from agent_ckpt.sqlite import care, connect, engine, errors, files, fork, guard, place, schema, target, versions, wal
+from agent_ckpt.sqlite import connect, engine, errors, files, fork, guard, place, schema, target, versions, wal
 from agent_ckpt.sqlite.aio import LoopReaders, in_thread
 from agent_ckpt.sqlite.beside import Beside
 from agent_ckpt.sqlite.board import RunBoard
@@ -24,6 +24,12 @@ from agent_ckpt.sqlite.drive import Counter, Hook
 from agent_ckpt.sqlite.group import Handle
 from agent_ckpt.sqlite.readers import ReaderPool
 from agent_ckpt.sqlite.writer import Writer
+
+if TYPE_CHECKING:
+    from agent_ckpt.reports import Check, WalStatus
+    from agent_ckpt.sqlite import care
+else:
+    care = Later("agent_ckpt.sqlite.care")
 
 log = logging.getLogger("agent_ckpt")
 
@@ -102,6 +108,9 @@ class SqliteBackend:
 
     def wal_truncate(self, wait_s: float) -> WalStatus:
         return care.truncate(self._store, wait_s)
+
+    def give_back(self, wait_s: float) -> int:
+        return care.give_back(self._store, wait_s)
 
     def doctor(self) -> list[Check]:
         return care.examine(self._store)

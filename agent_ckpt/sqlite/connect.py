@@ -139,6 +139,16 @@ def auto_vacuum(connection: sqlite3.Connection) -> None:
         connection.execute(QUERIES["vacuum"])
 
 
+def give_back(connection: sqlite3.Connection, pages: int) -> int:
+    """Give up to so many free pages back to the file system; how many free ones are left then.
+
+    In WAL mode the file gets shorter when the WAL is folded.
+    """
+    # It gives a row without columns for each page, after the first of which `execute` stops.
+    connection.executescript(f"PRAGMA incremental_vacuum({pages})")
+    return int(connection.execute("PRAGMA freelist_count").fetchone()[0])
+
+
 def set_marks(connection: sqlite3.Connection, application_id: int, user_version: int) -> None:
     """Say whose file it is, in one transaction and before WAL mode.
 

@@ -13,7 +13,6 @@ Python's hooks) the inherited files are remembered and refused in the child with
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import sqlite3
@@ -22,9 +21,15 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from agent_ckpt.errors import UsageError
+from agent_ckpt.later import Later
+
+if TYPE_CHECKING:
+    import ctypes
+else:
+    ctypes = Later("ctypes")
 
 log = logging.getLogger("agent_ckpt")
 

@@ -75,6 +75,15 @@ class Handle:
             )
         return True
 
+    def let_others_in(self) -> None:
+        """After a commit: let go of the guard unless the WAL is to be folded.
+
+        Each look at the system from here on is a wait for the interpreter's lock in a busy process, and the writers
+        of other processes would wait with us.
+        """
+        if self.guard is not None and not (self.wal is not None and self.wal.is_large and self.wal.is_ours_to_fold):
+            self.guard.unlock_file()
+
     @property
     def wants_folding(self) -> bool:
         """Whether there is a WAL, and it is ours to fold."""
@@ -158,7 +167,12 @@ class Handle:
 
 
 def _weight(values: Any) -> int:
-    return sum(len(value) for value in values if isinstance(value, (bytes, str, memoryview, bytearray)))
+    weight = 0
+    for value in values:
+        # Ids and names weigh little beside frames.
+        if type(value) is bytes:
+            weight += len(value)
+    return weight
 
 
 class _Undone(Exception):
@@ -212,7 +226,7 @@ def run_group(handle: Handle, group: list[Job], own: Job | None) -> None:
         roll_back(handle.connection, handle.counter)
         _commit_failed(handle, ran, exc)
         return
-    if handle.wal is not None:
+    if handle.wal is not None and (handle.guard is None or handle.guard.held):
         handle.wal.fold_if_large(handle.connection)
 
 
@@ -236,6 +250,7 @@ def _run_one(handle: Handle, job: Job, own: Job | None, single: bool) -> None:
 def _commit_and_answer(handle: Handle, ran: list[Job]) -> None:
     try:
         commit(handle, max(job.deadline for job in ran))
+        handle.let_others_in()
         if handle.wal is not None:
             handle.wal.check()
         _answer(ran)
@@ -252,12 +267,13 @@ def _commit_and_answer(handle: Handle, ran: list[Job]) -> None:
 
 def commit(handle: Handle, deadline: float) -> None:
     """Commit; a database in memory can be busy here, as its readers lock it."""
-    wait = Pauses(deadline)
+    wait: Pauses | None = None
     while True:
         try:
             handle.counter.control(handle.connection, "COMMIT")
             return
         except engine.ERRORS as exc:
+            wait = wait or Pauses(deadline)
             if not (errors.is_busy(exc) and handle.connection.in_transaction and wait.sleep()):
                 raise
 

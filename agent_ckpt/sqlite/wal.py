@@ -17,12 +17,19 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from agent_ckpt.errors import PoisonedError
+from agent_ckpt.later import Later
 from agent_ckpt.options import Options
-from agent_ckpt.reports import WalStatus
-from agent_ckpt.sqlite import connect, engine, errors, files, pins
+from agent_ckpt.sqlite import connect, engine, errors, files
+
+if TYPE_CHECKING:
+    from agent_ckpt import reports
+    from agent_ckpt.sqlite import pins
+else:
+    reports = Later("agent_ckpt.reports")
+    pins = Later("agent_ckpt.sqlite.pins")
 
 log = logging.getLogger("agent_ckpt")
 
@@ -39,8 +46,7 @@ WARN_LARGE_AFTER_S = 1.0
 WARN_AGAIN_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """How large the WAL may grow, and who folds it.
 
     Attributes:
@@ -237,7 +243,7 @@ class Wal:
             pins.describe(pins.find(self._path)),
         )
 
-    def status(self, connection: sqlite3.Connection) -> WalStatus:
+    def status(self, connection: sqlite3.Connection) -> reports.WalStatus:
         """Look at the WAL; the caller holds the guard and no transaction."""
         found = None if self.limits.mode == "rollback" else files.status(self._wal)
         size = 0 if found is None else found.st_size
@@ -246,7 +252,7 @@ class Wal:
             _, pages, folded = look(connection)
             left = pages - folded
         since = self._pinned_since
-        return WalStatus(
+        return reports.WalStatus(
             journal=self.limits.mode,
             bytes=size,
             pages=pages,
