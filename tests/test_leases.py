@@ -218,7 +218,7 @@ def test_contended_leases_have_one_holder_each(saver: AgentSaver, path: Path, wo
             os.kill(holder, signal.SIGCONT)
             frozen += 1
             time.sleep(ttl)
-    written = sorted(entry for seen in results(contenders) for entry in seen)
+    written = sorted(entry for seen in results(contenders, WATCHDOG_S + 2 * each) for entry in seen)
     assert [(before, after) for _, before, after in written] == [(n, n + 1) for n in range(len(written))]
     head = saver.get_tuple({"configurable": {"thread_id": "counter", "checkpoint_ns": ""}})
     assert head is not None

@@ -73,7 +73,7 @@ def open_folder(uri: str, synchronous: str, engine: Engine = STANDARD) -> sqlite
 def begin_reading(connection: sqlite3.Connection) -> None:
     """Begin a read transaction at the last commit; BEGIN alone would leave it to the first read."""
     connection.execute("BEGIN")
-    connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
+    connection.execute("PRAGMA schema_version").fetchone()
 
 
 def _guard_reads(connection: sqlite3.Connection) -> None:
