@@ -17,7 +17,7 @@ from uuid import UUID
 from langchain_core.runnables.config import RunnableConfig, var_child_runnable_config
 
 from agent_ckpt import yaml_text
-from agent_ckpt.codec import encoder
+from agent_ckpt.codec import apart
 from agent_ckpt.core.session import HeldLease, Session
 from agent_ckpt.errors import UsageError
 from agent_ckpt.model import STATE_VERSION, Place
@@ -66,7 +66,7 @@ class SessionThreadId(str):
         return self if self.session is None and self.lease is not None else str.__str__(self)
 
 
-encoder.PLAIN_TEXT.add(SessionThreadId)
+apart.PLAIN_TEXT.add(SessionThreadId)
 yaml_text.dump_as_text(SessionThreadId)
 
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
-from agent_ckpt import key_work
 from agent_ckpt.errors import UnavailableError, UsageError
-from agent_ckpt.key_work import KeyStatus, Progress, Rotation
+from agent_ckpt.later import Later
 from agent_ckpt.plumbing import Plumbing
+
+if TYPE_CHECKING:
+    from agent_ckpt import key_work
+    from agent_ckpt.key_work import KeyStatus, Progress, Rotation
+else:
+    key_work = Later("agent_ckpt.key_work")
 
 _WAL_WAIT_S = 5.0
 

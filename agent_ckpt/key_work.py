@@ -15,7 +15,7 @@ from agent_ckpt.codec import seal
 from agent_ckpt.core import recast
 from agent_ckpt.core.recast import Recast, ThreadKey
 from agent_ckpt.core.rows import SECRET_SIZE
-from agent_ckpt.core.storekeys import RESEALING, SEALING, StoreKeys, StoreSeal, key_id_of, turn_of
+from agent_ckpt.core.storekeys import RESEALING, SEALING, StoreKeys, StoreSeal, key_id_of, store_state, turn_of
 from agent_ckpt.errors import UnavailableError, UsageError
 from agent_ckpt.sealing import Sealing
 from agent_ckpt.steps import Call, Outside, Steps
@@ -79,7 +79,7 @@ class Rotation:
 
 def status(sealing: Sealing) -> Steps[KeyStatus]:
     """Count what stands under which key; needs no key."""
-    _, _, stored, _ = yield Call(recast.store_state)
+    _, _, stored, _ = yield Call(store_state)
     found = StoreSeal.read(stored) if stored is not None else None
     threads: dict[str, int] = {}
     at = 0

@@ -63,7 +63,8 @@ class Entry:
         body: codec byte and payload, uncompressed.
         digest: its address under the thread's secret.
         number: its number within the thread; 0 while it isn't known to be stored.
-        children, check: for a group of references that was opened, what it refers to, and what binds that.
+        children, check: for a group of references that was opened, what it refers to, and what binds that (its check,
+            and the sum of the bodies where there is one).
     """
 
     __slots__ = ("body", "check", "children", "digest", "number")

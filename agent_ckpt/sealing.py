@@ -9,16 +9,23 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agent_ckpt.codec import seal
-from agent_ckpt.codec.keyring import Keyring
-from agent_ckpt.core import recast, storekeys
+from agent_ckpt.core import storekeys
 from agent_ckpt.core.storekeys import KeysChanged, KeysNeeded, StoreKeys, StoreSeal
 from agent_ckpt.core.translate import translated
 from agent_ckpt.errors import NotSealedError, UsageError, WrongKeyError
+from agent_ckpt.later import Later
 from agent_ckpt.options import Options
 from agent_ckpt.steps import Ask, Call, Outside, Pause, Steps, T
+
+if TYPE_CHECKING:
+    from agent_ckpt.codec import seal
+    from agent_ckpt.codec.keyring import Keyring
+    from agent_ckpt.core import recast
+else:
+    seal = Later("agent_ckpt.codec.seal")
+    recast = Later("agent_ckpt.core.recast")
 
 _ADDRESS_KEY_SIZE = 16
 
@@ -97,7 +104,7 @@ class Sealing:
             WrongKeyError: the file is sealed, and its key isn't among ours.
             NotSealedError: we have a key, and the file is plaintext.
         """
-        store_id, _, stored, threads = yield Call(recast.store_state)
+        store_id, _, stored, threads = yield Call(storekeys.store_state)
         if self.keyring is None:
             if stored is not None:
                 raise self._no_key(stored)
@@ -123,7 +130,7 @@ class Sealing:
         """
         if self.keyring is None:
             raise UsageError(f"this needs the key of {self._path}: give the saver key=..., or the command --key")
-        store_id, _, stored, _ = yield Call(recast.store_state)
+        store_id, _, stored, _ = yield Call(storekeys.store_state)
         if stored is not None:
             yield from self.unlock(store_id, stored)
         return store_id, stored

@@ -69,7 +69,7 @@ def get_tuple(store: Store, config: RunnableConfig) -> Steps[CheckpointTuple | N
         if rules is not None and not session.wrote:
             session.refused = session.refused or stuck
     if kept:
-        store.code.watch.unresolved(found, kept)
+        store.code.watch.unresolved(found.config, kept)
     if store.code.watch.looks and is_filled_in(config):
         store.code.watch.restored(found, runs.loop_around())
     return found

@@ -35,7 +35,7 @@ from agent_ckpt.cli import show
 from agent_ckpt.codec import foreign, frame
 from agent_ckpt.codec.gate import Gate, UnresolvedError
 from agent_ckpt.codec.pack import pack
-from agent_ckpt.codec.typed import ARRAY, FOREIGN, KNOWN, MAP, MESSAGE, OBJECT, REGISTERED, SCALAR
+from agent_ckpt.codec.typed import ARRAY, FOREIGN, KNOWN, MAP, MESSAGE, OBJECT, REGISTERED, SCALAR, TYPE
 from agent_ckpt.codec.values import DecodeError, ValueCodec
 from tests.conftest import Api
 from tests.threads import Thread, plain
@@ -167,6 +167,22 @@ def forged(marker: str) -> Iterator[bytes]:
             small = [Small.__module__, "Box", [["class", module, name, None]], kind, *state]
             yield _typed(OBJECT, small)
         yield _typed(REGISTERED, [f"{module}.{name}", marker])
+        named = ["class", module, name, None]
+        for tree in (
+            named,
+            ["of", named, [["any"]]],
+            ["of", ["class", "builtins", "list", None], [named]],
+            ["generic", named, [["any"]]],
+            ["generic", ["class", Small.__module__, "Both", None], [named]],
+            ["class", Small.__module__, "Box", [named]],
+            ["union", [named, ["none"]]],
+            ["|", [named, named]],
+            ["typing", "List", [named]],
+            ["typing", name, [["any"]]],
+            ["annotated", named, [marker]],
+            ["named", f"{module}.{name}"],
+        ):
+            yield _typed(TYPE, tree)
     for code in range(128):
         yield bytes((frame.TYPED,)) + ormsgpack.packb(ormsgpack.Ext(code, ormsgpack.packb([marker])))
         yield _serde("msgpack", ormsgpack.packb(ormsgpack.Ext(code, ormsgpack.packb([marker]))))
@@ -190,6 +206,7 @@ class Forger(AgentSaver):
         if type(codec) is not Forging:
             made = Forging.__new__(Forging)
             made._serde, made._gate, made.splits, Forging.body = codec._serde, codec._gate, True, self.body
+            made.secrets_allowed = codec.secrets_allowed
             store = store._replace(codec=made)
             self._made = (self.serde, store)
         return store
@@ -202,7 +219,7 @@ class Forging(ValueCodec):
     def encode(self, value: Any) -> bytes:
         return self.body if value == "FORGED" else super().encode(value)
 
-    def encode_many(self, values: Any, first: int = 0) -> list[bytes]:
+    def encode_many(self, values: Any, first: int = 0, packed: Any = None) -> list[bytes]:
         return [self.encode(value) for value in values]
 
 

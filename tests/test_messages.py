@@ -234,7 +234,7 @@ def test_fields_that_a_newer_class_has_get_their_defaults() -> None:
     for name in ("invalid_tool_calls", "usage_metadata", "response_metadata"):
         del fields[name]
     older = pack([number, fields, *rest])
-    one, other = messages.decode([older, older])
+    one, other = messages.rebuild([unpack(older), unpack(older)])
     assert one == whole
     assert one.invalid_tool_calls == []
     assert one.invalid_tool_calls is not other.invalid_tool_calls

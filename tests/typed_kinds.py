@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import collections
+import collections.abc
 import dataclasses
 import decimal
 import enum
@@ -26,6 +27,7 @@ import pydantic.v1
 from langchain_core import messages as lc
 from langchain_core.documents import Document
 from langchain_core.prompt_values import ChatPromptValue, StringPromptValue
+from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder, PromptTemplate
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.store.base import Item
 from langgraph.types import Command, Interrupt, Overwrite, Send
@@ -34,10 +36,12 @@ from pydantic import (
     ConfigDict,
     Field,
     HttpUrl,
+    PositiveInt,
     PostgresDsn,
     PrivateAttr,
     RootModel,
     SecretStr,
+    constr,
     field_validator,
     model_validator,
 )
@@ -273,7 +277,7 @@ PYTHON: dict[str, Any] = {
     "zone": NEW_YORK,
     "decimal": [decimal.Decimal(text) for text in ("1.50", "-0", "1E+999", "Infinity", "-NaN12")],
     "fraction": [fractions.Fraction(1, 3), fractions.Fraction(-(10**40), 7)],
-    "uuid": [uuid.UUID(int=5), {uuid.UUID(int=7): 1}],
+    "uuid": [uuid.UUID(int=5), {uuid.UUID(int=7): 1}, uuid.UUID(int=8, is_safe=uuid.SafeUUID.safe)],
     "paths": [pathlib.PurePosixPath("/a"), pathlib.Path("b/c"), pathlib.PureWindowsPath("C:\\a")],
     "ip": [ipaddress.ip_address(text) for text in ("1.2.3.4", "::1", "fe80::1%eth0")],
     "ip networks": [ipaddress.ip_network(text) for text in ("1.2.3.0/24", "::/64")],
@@ -316,6 +320,19 @@ CLASSES: dict[str, Any] = {
     "secret": SecretStr("s"),
     "attrs": [Slotted(1, [(2,)]), Still({1}), Hashed(1)],
     "typed dict": Typed(a=1, b=(1, 2)),
+    "model generic of said types": [
+        Box[PositiveInt](item=3),
+        Box[typing.Annotated[str, "said"]](item="x"),
+        Box[constr(min_length=1)](item="x"),  # type: ignore[misc]
+        Box[collections.abc.Sequence[int]](item=[1]),
+        Box[fractions.Fraction](item=fractions.Fraction(1, 2)),
+        Box[HttpUrl](item="http://x.example/"),  # type: ignore[arg-type]
+        Box[typing.Literal[Colour.RED]](item=Colour.RED),
+        Box[list[lc.AnyMessage]](item=[lc.HumanMessage("x")]),
+        Box[Both[int]](item=Both(1)),
+    ],
+    "types": [Small, int, list[Small], Small | None, typing.Optional[int], Colour, Box[int], dict[str, Any], Any],  # noqa: UP045
+    "type as key": {Small: 1, int: (1,)},
 }
 
 FRAMEWORK: dict[str, Any] = {
@@ -326,6 +343,10 @@ FRAMEWORK: dict[str, Any] = {
     "text of a message": lc.AIMessage("abc").text,
     "document": Document(page_content="d", metadata={"a": (1,)}),
     "prompts": [ChatPromptValue(messages=[lc.HumanMessage("a")]), StringPromptValue(text="a")],
+    "prompt templates": [
+        PromptTemplate.from_template("a {b} {c}").partial(b="1"),
+        ChatPromptTemplate.from_messages([("system", "{x}"), MessagesPlaceholder("h"), lc.AIMessage("q")]),
+    ],
     "send": Send("n", {"a": lc.AIMessage("q")}),
     "send in send": Send("n", [Send("m", Small())]),
     "command": Command(goto=[Send("a", 1)], graph=Command.PARENT, resume={"a": (1,)}, update={"x": {1}}),
@@ -394,6 +415,8 @@ def alike(one: Any, other: Any) -> bool:
         parts = ("__dict__", "__pydantic_extra__", "__pydantic_private__")
         same = all(alike(getattr(one, name), getattr(other, name)) for name in parts)
         return same and one.__pydantic_fields_set__ == other.__pydantic_fields_set__
+    if isinstance(one, uuid.UUID):
+        return one == other and one.is_safe is other.is_safe
     if dataclasses.is_dataclass(one) and not isinstance(one, enum.Enum):
         names = [field.name for field in dataclasses.fields(one)]
         return all(alike(getattr(one, name, ...), getattr(other, name, ...)) for name in names)

@@ -32,6 +32,11 @@ def combined(digests: Iterable[bytes], secret: bytes) -> bytes:
     return blake2b(b"".join(digests), digest_size=CHECK_SIZE, key=secret).digest()
 
 
+def summed(bodies: Iterable[bytes]) -> bytes:
+    """Eight bytes over joined bodies, against damage alone: a twentieth of the cost of their addresses."""
+    return xxhash.xxh3_64_digest(b"".join(bodies))
+
+
 def checksum(framed: bytes, coordinates: Coordinates) -> bytes:
     """xxh3 of 64 bits over a frame and its coordinates, length-prefixed, so that no two pairs look alike."""
     try:

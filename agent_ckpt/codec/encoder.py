@@ -1,88 +1,53 @@
-"""Writing what the typed codec reads (`typed`): values that msgpack alone would change, exact at every depth."""
+"""Writing what the typed codec reads (`typed`): values that msgpack alone would change, exact at every depth.
+
+msgpack walks a value, and asks for an extension where it meets what it has no form for: that is the fast way. What it
+can't walk (dicts whose keys are no plain text, texts with lone surrogates, deep values, and what can't be kept, whose
+place is to be told) is walked here. Both ways give the same bytes.
+"""
 
 from __future__ import annotations
 
 import struct
-import sys
-from collections.abc import Iterable
-from typing import Any
-from weakref import WeakKeyDictionary
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
 
 import ormsgpack
-from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-from agent_ckpt.codec import generics, kinds, messages, numeric, registry, secrets, stdlib, typed
-from agent_ckpt.codec.frameworks import is_framework
-from agent_ckpt.codec.gate import Gate, Unresolved, UnresolvedError
-from agent_ckpt.codec.pack import PackError, pack
+from agent_ckpt.codec import frame, kinds, typed
+from agent_ckpt.codec.apart import PLAIN_PARTS, SAME, Apart
+from agent_ckpt.codec.gate import Gate
+from agent_ckpt.codec.pack import EXACT, PackError, may_hold_bytes, refuse_other_bytes
 from agent_ckpt.codec.room import LEVELS, in_room
+from agent_ckpt.codec.unstorable import DEEPEST, TOO_DEEP, Unstorable
 
-DEEPEST = 150
-TOO_DEEP = f"it contains itself, or is nested more than {DEEPEST} deep"
 _TRIED_WHOLE = 16
-_LONGEST_PATH = 240
+"""How many extensions deep the fast way goes."""
 _ATOMS = frozenset((type(None), bool, float, bytes))
-PLAIN_TEXT: set[type] = set()
-"""Subclasses of str that are stored, and come back, as plain text."""
 _packb = ormsgpack.packb
+_Ext = ormsgpack.Ext
+_SETS = (typed.SET, typed.FROZEN_SET)
+_SNAPSHOT = typed.SNAPSHOT
+_PLAIN = bytes((frame.PLAIN,))
+_TYPED = bytes((frame.TYPED,))
+_WALKED = frozenset((list, dict, bytes, bytearray, memoryview, str, int, float, bool, type(None)))
+"""Types that msgpack has a form for, if not always the right one."""
 
 
-class Unstorable(Exception):
-    """A value that can't be kept, and where in the encoded one it stands.
-
-    Attributes:
-        kind: its type.
-        reason: why it can't be kept.
-        remedy: what to do.
-        item: which of several values it stands in, set where several are encoded at once.
-    """
-
-    def __init__(self, value: Any, reason: str, remedy: str) -> None:
-        super().__init__(reason)
-        self.kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        self.reason = reason
-        self.remedy = remedy
-        self.item: int | None = None
-        self._steps: list[str] = []
-
-    @property
-    def path(self) -> str:
-        """Where, such as `['a'][0].x`; "" for the value itself."""
-        return short("".join(reversed(self._steps)))
-
-    def under(self, step: str) -> Unstorable:
-        """The same, one step further out."""
-        self._steps.append(step)
-        return self
+class _Between:
+    """Stands before each of several values, to tell them apart."""
 
 
-def short(path: str) -> str:
-    """A path that a person can read: the middle of a very long one is left out."""
-    return path if len(path) <= _LONGEST_PATH else f"{path[: _LONGEST_PATH // 2]} ... {path[-_LONGEST_PATH // 2 :]}"
-
-
-_CODEC = "register a codec for its class, agent_ckpt.register_codec(...), or turn it into plain data"
-
-
-def _extension(code: int, content: bytes) -> bytes:
-    size = len(content)
-    if size < 1 << 8:
-        return struct.pack(">BBB", 0xC7, size, code) + content
-    if size < 1 << 16:
-        return struct.pack(">BHB", 0xC8, size, code) + content
-    return struct.pack(">BIB", 0xC9, size, code) + content
-
-
-def _array_head(size: int) -> bytes:
-    return bytes((0x90 | size,)) if size < 16 else struct.pack(">BI", 0xDD, size)
-
-
-def _map_head(size: int) -> bytes:
-    return bytes((0x80 | size,)) if size < 16 else struct.pack(">BI", 0xDF, size)
+_BETWEEN = _Between()
+_CUT_CONTENT = b"\xc1\xfe\xc1\xff" * 4
+_CUT = b"\xc7\x11\x00" + _CUT_CONTENT
+_MARK = ormsgpack.Ext(0, _CUT_CONTENT + b"\x00")
+_MARK_PLAIN = ormsgpack.Ext(0, _CUT_CONTENT + _PLAIN)
+_MARK_TYPED = ormsgpack.Ext(0, _CUT_CONTENT + _TYPED)
+"""Marks end with how the body that follows starts, so that what stands between two cuts is a body."""
 
 
 class Encoder:
-    """Encodes one value.
+    """Encodes values, in one call.
 
     Args:
         gate: tells whether a class can be found again under its name.
@@ -90,28 +55,141 @@ class Encoder:
         secrets_allowed: whether a SecretStr or SecretBytes may be kept.
     """
 
-    __slots__ = ("_gate", "_lenient", "_secrets_allowed")
+    __slots__ = ("_apart", "_extended", "_flags", "_inside", "_same", "_stopped", "_ways")
 
     def __init__(self, gate: Gate, *, lenient: bool = False, secrets_allowed: bool = True) -> None:
-        self._gate = gate.under(None)
-        self._lenient = lenient
-        self._secrets_allowed = secrets_allowed
+        self._apart = Apart(gate.under(None), lenient, secrets_allowed)
+        self._inside = 0
+        self._extended = False
+        self._flags: list[bool] = []
+        self._same: dict[int, tuple[Any, Any]] = {}
+        self._stopped: BaseException | None = None
+        self._ways: dict[type, Callable[[Any, type], Any]] = {_Between: self._between}
 
-    def encode(self, value: Any, depth: int = 0) -> bytes:
+    def encode(self, value: Any) -> bytes:
         """The msgpack of a value.
 
         Raises:
             Unstorable: naming the innermost part that can't be kept.
         """
+        packed = self._tried(value)
+        return packed if packed is not None else self._walk(value, 0, tried=True)
+
+    def body(self, value: Any) -> bytes:
+        """The body of a value: of the codec PLAIN where msgpack alone has a form for all of it, else TYPED.
+
+        Raises:
+            Unstorable: as `encode`.
+        """
+        packed = self._tried(value)
+        if packed is None:
+            return _TYPED + self._walk(value, 0, tried=True)
+        return (_TYPED if self._extended else _PLAIN) + packed
+
+    def bodies(self, values: Sequence[Any]) -> list[bytes] | None:
+        """The bodies of many values in one call of msgpack, or None where that can't be."""
+        marked: list[Any] = [None] * (2 * len(values))
+        marked[1::2] = values
+        if _WALKED.isdisjoint(map(type, values)):
+            marked[::2] = [_MARK_TYPED] * len(values)
+            return _pieces(self._tried(marked, values), len(values))
+        marked[::2] = [_MARK_PLAIN] * len(values)
+        try:
+            packed = _packb(marked, option=EXACT)
+        except PackError:
+            pass
+        else:
+            return None if may_hold_bytes(packed) and not _looked_through(values) else _pieces(packed, len(values))
+        marked[::2] = [_BETWEEN] * len(values)
+        self._flags = []
+        pieces = _pieces(self._tried(marked, values), len(values))
+        if pieces is None:
+            return None
+        flags = [*self._flags[1:], self._extended]
+        return [(_TYPED if flag else _PLAIN) + piece[1:] for flag, piece in zip(flags, pieces, strict=True)]
+
+    # The fast way
+
+    def _tried(self, value: Any, values: Sequence[Any] | None = None) -> bytes | None:
+        self._inside = 0
+        self._extended = False
+        try:
+            packed = _packb(value, default=self._extension, option=EXACT)
+        except (PackError, RecursionError):
+            if self._stopped is not None:
+                # msgpack makes an error of its own of whatever is raised under it, an interrupt too.
+                raise self._stopped from None
+            return None
+        if may_hold_bytes(packed) and not _looked_through((value,) if values is None else values):
+            return None
+        return packed
+
+    def _extension(self, value: Any) -> Any:
+        """What msgpack writes in the place of a value that it has no form for."""
+        cls = type(value)
+        try:
+            way = self._ways.get(cls)
+            if way is None:
+                way = self._ways[cls] = self._apart.way(value, cls)
+            taken = way(value, cls)
+            if type(taken) is not tuple:
+                self._extended = taken is not _MARK
+                return taken
+            code, content, step = taken
+            if type(content) is list:
+                content = self._packed(code, content, step)
+        except Exception:
+            raise
+        except BaseException as exc:
+            self._stopped = exc
+            raise
+        self._extended = True
+        if step is not SAME:
+            return _Ext(code, content)
+        made = _Ext(code, content)
+        self._same[id(value)] = value, made
+        self._ways[cls] = self._one_for_many
+        return made
+
+    def _packed(self, code: int, content: list[Any], step: str) -> bytes:
+        self._inside += 1
+        if self._inside > _TRIED_WHOLE:
+            raise RecursionError
+        if code in _SETS:
+            packed = _in_order([_packb(item, default=self._extension, option=EXACT) for item in content])
+        else:
+            whole = content[0] if code == _SNAPSHOT else content
+            packed = _packb(whole, default=self._extension, option=EXACT)
+            if step is not PLAIN_PARTS and (b"\xc4" in packed or b"\xc5" in packed or b"\xc6" in packed):
+                refuse_other_bytes(content)
+        self._inside -= 1
+        return packed
+
+    def _one_for_many(self, value: Any, cls: type) -> Any:
+        """The way of a type whose objects stand in many places: what one of them became is kept."""
+        same = self._same.get(id(value))
+        return same[1] if same is not None else self._apart.way(value, cls)(value, cls)
+
+    def _between(self, value: Any, cls: type) -> Any:  # noqa: ARG002
+        self._flags.append(self._extended)
+        return _MARK
+
+    # The slow way
+
+    def _walk(self, value: Any, depth: int, *, tried: bool = False) -> bytes:
         cls = type(value)
         if cls in _ATOMS:
             return _packb(value)
         if cls is str:
-            return self._text(value)
-        if cls is int:
-            return self._int(value)
+            return _text(value)
+        if cls is int and -(1 << 63) <= value < 1 << 64:
+            return _packb(value)
         if depth > DEEPEST:
-            return self._refuse(value, TOO_DEEP, "break the cycle, or flatten it")
+            return self._walk(self._apart.refuse(value, TOO_DEEP, "break the cycle, or flatten it"), 0)
+        if depth < _TRIED_WHOLE and not tried:
+            packed = self._tried(value)
+            if packed is not None:
+                return packed
         if depth % LEVELS:
             return self._container(value, cls, depth)
         try:
@@ -123,262 +201,132 @@ class Encoder:
         if cls is dict:
             return self._dict(value, depth)
         if cls is list:
-            return self._list(value, depth)
-        if cls is tuple:
-            return _extension(typed.TUPLE, self._items(value, depth))
-        if cls is set or cls is frozenset:
-            return self._set(value, typed.SET if cls is set else typed.FROZEN_SET, depth)
-        return self._other(value, cls, depth)
+            return _joined(self._items(value, depth, "[{}]"))
+        taken = self._apart.way(value, cls)(value, cls)
+        if type(taken) is not tuple:
+            return self._walk(taken, depth)
+        code, content, step = taken
+        if type(content) is list:
+            if code in (typed.OBJECT, typed.MESSAGE):
+                content = _joined(self._parts(code, content, depth))
+            else:
+                items = self._items(content, depth, step)
+                if code == typed.SNAPSHOT:
+                    content = items[0]
+                else:
+                    content = _in_order(items) if code in (typed.SET, typed.FROZEN_SET) else _joined(items)
+        return _packb(ormsgpack.Ext(code, content))
 
-    def _refuse(self, value: Any, reason: str, remedy: str = _CODEC) -> bytes:
-        if self._lenient:
-            if isinstance(value, str):
-                return self._text(str.__str__(value))
-            if isinstance(value, int):
-                return self._int(int.__int__(value))
-            return self._text(f"<{type(value).__module__}.{type(value).__qualname__}>")
-        raise Unstorable(value, reason, remedy)
-
-    def _text(self, value: str) -> bytes:
-        try:
-            return _packb(value)
-        except PackError:
-            return _extension(typed.TEXT, value.encode("utf-8", "surrogatepass"))
-
-    def _int(self, value: int) -> bytes:
-        if -(1 << 63) <= value < 1 << 64:
-            return _packb(value)
-        return _extension(typed.BIG_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
-
-    def _list(self, value: list[Any], depth: int) -> bytes:
-        if depth < _TRIED_WHOLE:
-            try:
-                return pack(value)
-            except (PackError, RecursionError):
-                pass
-        return self._items(value, depth)
-
-    def _items(self, items: Iterable[Any], depth: int, what: str = "[{}]") -> bytes:
+    def _items(self, items: Iterable[Any], depth: int, step: str) -> list[bytes]:
         encoded = []
         for at, item in enumerate(items):
             try:
-                encoded.append(self.encode(item, depth + 1))
+                encoded.append(self._walk(item, depth + 1))
             except Unstorable as exc:
-                raise exc.under(what.format(at)) from exc.__cause__
-        return _array_head(len(encoded)) + b"".join(encoded)
+                _further_out(exc, step.format(at))
+        return encoded
 
-    def _set(self, value: Iterable[Any], code: int, depth: int) -> bytes:
-        encoded = []
-        for item in value:
-            try:
-                encoded.append(self.encode(item, depth + 1))
-            except Unstorable as exc:
-                raise exc.under(".<element>") from exc.__cause__
-        # In the order of their bytes: a set of texts has another order in each process.
-        encoded.sort()
-        return _extension(code, _array_head(len(encoded)) + b"".join(encoded))
+    def _parts(self, code: int, content: list[Any], depth: int) -> list[bytes]:
+        """What stands in an object or a message: the steps into it are named by its fields."""
+        if code == typed.OBJECT and content[3] == kinds.NAMED_TUPLE:
+            *head, names, items, fields = content
+            members = _array_head(len(items)) + self._named(dict(zip(names, items, strict=True)), depth, ".{}")
+            return [*map(_packb, head), _packb(names), members, self._walk(fields, depth + 1)]
+        return [self._fields(part, depth) if type(part) is dict else self._walk(part, depth + 1) for part in content]
+
+    def _fields(self, fields: dict[Any, Any], depth: int) -> bytes:
+        keys = _packed_keys(fields)
+        if keys is None:
+            return self._dict(fields, depth)
+        return _map_head(len(keys)) + self._named(fields, depth, ".{}", keys)
 
     def _dict(self, value: dict[Any, Any], depth: int) -> bytes:
-        if depth < _TRIED_WHOLE:
-            try:
-                return pack(value)
-            except (PackError, RecursionError):
-                pass
-        try:
-            keys: list[bytes] | None = [_packb(key) for key in value if type(key) is str]
-        except PackError:
-            keys = None
-        if keys is None or len(keys) != len(value):
-            return _extension(typed.MAP, self._pairs(value, depth))
-        return self._entries(keys, value, depth, "[{!r:.60}]")
+        keys = _packed_keys(value)
+        if keys is None:
+            return _packb(ormsgpack.Ext(typed.MAP, self._pairs(value, depth)))
+        return _map_head(len(keys)) + self._named(value, depth, "[{!r:.60}]", keys)
 
-    def _entries(self, keys: list[bytes], value: dict[str, Any], depth: int, what: str) -> bytes:
+    def _named(self, named: dict[str, Any], depth: int, step: str, keys: list[bytes] | None = None) -> bytes:
+        """The values of a dict one after the other, each behind its packed key where these are given."""
         encoded = []
-        for packed, (key, item) in zip(keys, value.items(), strict=True):
-            encoded.append(packed)
+        for at, (key, item) in enumerate(named.items()):
+            if keys is not None:
+                encoded.append(keys[at])
             try:
-                encoded.append(self.encode(item, depth + 1))
+                encoded.append(self._walk(item, depth + 1))
             except Unstorable as exc:
-                raise exc.under(what.format(key)) from exc.__cause__
-        return _map_head(len(keys)) + b"".join(encoded)
+                _further_out(exc, step.format(key))
+        return b"".join(encoded)
 
     def _pairs(self, value: dict[Any, Any], depth: int) -> bytes:
         encoded = []
         for key, item in value.items():
             try:
-                encoded.append(self.encode(key, depth + 1))
+                encoded.append(self._walk(key, depth + 1))
             except Unstorable as exc:
-                raise exc.under(".<key>") from exc.__cause__
+                _further_out(exc, ".<key>")
             try:
-                encoded.append(self.encode(item, depth + 1))
+                encoded.append(self._walk(item, depth + 1))
             except Unstorable as exc:
-                raise exc.under(
-                    f"[{key!r:.60}]" if type(key) in (str, int, float, bool) else ".<value>"
-                ) from exc.__cause__
-        return _array_head(len(encoded)) + b"".join(encoded)
-
-    def _other(self, value: Any, cls: type, depth: int) -> bytes:
-        if cls in _plans and cls not in registry.by_class:
-            return self._object(value, cls, depth)
-        if cls is bytearray:
-            return _extension(typed.BYTE_ARRAY, bytes(value))
-        number = messages.NUMBERS.get(cls)
-        if number is not None and value.__pydantic_private__ is None:
-            return self._message(value, number, depth)
-        known = stdlib.number_of(cls)
-        if known is not None:
-            return self._known(value, known, depth)
-        if cls in registry.by_class:
-            return self._registered(value, registry.by_class[cls], depth)
-        if cls is _DeltaSnapshot:
-            return _extension(typed.SNAPSHOT, self.encode(value.value, depth + 1))
-        if cls is Unresolved:
-            return _extension(value._code, value._data)
-        if cls in PLAIN_TEXT:
-            return self._text(str.__str__(value))
-        if numeric.is_numpy(value):
-            return self._numpy(value, depth)
-        if isinstance(value, BaseException):
-            # As LangGraph stores them.
-            return self._text(_told(value))
-        return self._object(value, cls, depth)
-
-    def _message(self, value: Any, number: int, depth: int) -> bytes:
-        packed = messages.encode(value, number)
-        if packed is not None:
-            return _extension(typed.MESSAGE, packed)
-        parts = [
-            _packb(number),
-            self._fields(value.__dict__, depth),
-            _packb(sorted(value.__pydantic_fields_set__)),
-        ]
-        if value.__pydantic_extra__:
-            parts.append(self._fields(value.__pydantic_extra__, depth))
-        return _extension(typed.MESSAGE, _array_head(len(parts)) + b"".join(parts))
-
-    def _fields(self, fields: dict[Any, Any], depth: int) -> bytes:
-        try:
-            keys: list[bytes] = [_packb(key) for key in fields if type(key) is str]
-        except PackError:
-            keys = []
-        if len(keys) != len(fields):
-            return self._dict(fields, depth)
-        return self._entries(keys, fields, depth, ".{}")
-
-    def _known(self, value: Any, number: int, depth: int) -> bytes:
-        try:
-            parts = stdlib.KNOWN[number].apart(value)
-        except stdlib.NotKeptError as exc:
-            return self._refuse(value, str(exc))
-        except RecursionError:
-            raise
-        except Exception as exc:
-            return self._refuse(value, f"it can't be taken apart ({type(exc).__name__})")
-        return _extension(typed.KNOWN, self._items([number, *parts], depth, ".<part {}>"))
-
-    def _registered(self, value: Any, codec: registry.Registered, depth: int) -> bytes:
-        try:
-            payload = codec.encode(value)
-        except RecursionError:
-            raise
-        except Exception as exc:
-            if self._lenient:
-                return self._refuse(value, "")
-            raise Unstorable(
-                value, f"its codec {codec.name!r} failed ({type(exc).__name__})", "mend the codec's encode function"
-            ) from exc
-        return _extension(typed.REGISTERED, self._items([codec.name, payload], depth, ".<payload>"))
-
-    def _numpy(self, value: Any, depth: int) -> bytes:
-        try:
-            if numeric.is_array(value):
-                return _extension(typed.ARRAY, self._items(numeric.take_apart(value), depth, ".<part {}>"))
-            return _extension(typed.SCALAR, self._items(numeric.scalar_apart(value), depth))
-        except numeric.NoArrayError as exc:
-            return self._refuse(value, str(exc))
-
-    def _object(self, value: Any, cls: type, depth: int) -> bytes:
-        if not self._secrets_allowed and secrets.is_secret(value):
-            return self._refuse(value, secrets.IN_CLEAR, secrets.REMEDY)
-        try:
-            plan = _plan_of(cls)
-            state = kinds.take_apart(value, plan.shape)
-        except (kinds.NoDataError, generics.NoNameError) as exc:
-            return self._refuse(value, str(exc))
-        if not plan.stands(cls, self._gate):
-            module, qualname = plan.name[:2]
-            return self._refuse(
-                value,
-                f"its class is not what is to be found as {module}.{qualname}",
-                "make the object anew with the class that stands there, or register a codec for its class",
-            )
-        head = _array_head(4 + len(state)) + plan.head
-        if depth < _TRIED_WHOLE:
-            try:
-                return _extension(typed.OBJECT, head + pack(state)[1:])
-            except PackError:
-                pass
-        return _extension(typed.OBJECT, head + b"".join(self._state(plan.shape.kind, state, depth)))
-
-    def _state(self, kind: int, state: list[Any], depth: int) -> list[bytes]:
-        if kind == kinds.NAMED_TUPLE:
-            names, items, fields = state
-            return [_packb(names), self._members(names, items, depth), self.encode(fields, depth + 1)]
-        if kind == kinds.ENUM:
-            return [self.encode(part, depth + 1) for part in state]
-        return [self._fields(part, depth) if type(part) is dict else self.encode(part, depth + 1) for part in state]
-
-    def _members(self, names: list[str], items: list[Any], depth: int) -> bytes:
-        encoded = []
-        for name, item in zip(names, items, strict=True):
-            try:
-                encoded.append(self.encode(item, depth + 1))
-            except Unstorable as exc:
-                raise exc.under(f".{name}") from exc.__cause__
-        return _array_head(len(encoded)) + b"".join(encoded)
+                _further_out(exc, f"[{key!r:.60}]" if type(key) in (str, int, float, bool) else ".<value>")
+        return _joined(encoded)
 
 
-class _Plan:
-    """How objects of a class are stored, as far as it is the same for all of them.
-
-    Attributes:
-        shape: the kind of data that it is.
-        name: its stored name.
-        head: its packed name and kind.
-    """
-
-    __slots__ = ("head", "name", "shape")
-
-    def __init__(self, cls: type) -> None:
-        self.shape = kinds.shape_of(cls)
-        self.name = generics.name_of(cls)
-        self.head = b"".join(map(_packb, (*self.name, self.shape.kind)))
-
-    def stands(self, cls: type, gate: Gate) -> bool:
-        """Whether the class is found again under its name, now."""
-        module, qualname, arguments = self.name
-        home = sys.modules.get(module)
-        if arguments is None and home is not None and home.__dict__.get(qualname) is cls:
-            return True
-        generics.remember(cls)
-        try:
-            return generics.class_of(self.name, gate, framework=is_framework(module)) is cls
-        except UnresolvedError:
-            return False
+def _pieces(packed: bytes | None, size: int) -> list[bytes] | None:
+    """What stands between the marks, where these make so many pieces."""
+    pieces = packed.split(_CUT) if packed is not None else []
+    return pieces[1:] if len(pieces) == size + 1 else None
 
 
-_plans: WeakKeyDictionary[type, _Plan] = WeakKeyDictionary()
-
-
-def _plan_of(cls: type) -> _Plan:
-    found = _plans.get(cls)
-    if found is None:
-        found = _plans[cls] = _Plan(cls)
-    return found
-
-
-def _told(exc: BaseException) -> str:
+def _looked_through(values: Sequence[Any]) -> bool:
+    """Whether no bytearray or memoryview stands in values that msgpack has walked: it takes these for bytes."""
+    # Of everything else what is in it was looked at where it was packed.
+    if _WALKED.isdisjoint(map(type, values)):
+        return True
     try:
-        return repr(exc)
-    except Exception:
-        return f"{type(exc).__name__}()"
+        refuse_other_bytes(list(values))
+    except PackError:
+        return False
+    return True
+
+
+def _further_out(exc: Unstorable, step: str) -> NoReturn:
+    raise exc.under(step) from exc.__cause__
+
+
+def _packed_keys(value: dict[Any, Any]) -> list[bytes] | None:
+    """The keys of a dict, or None where not all of them are plain text."""
+    try:
+        keys = [_packb(key) for key in value if type(key) is str]
+    except PackError:
+        return None
+    return keys if len(keys) == len(value) else None
+
+
+def _text(value: str) -> bytes:
+    try:
+        return _packb(value)
+    except PackError:
+        return _packb(ormsgpack.Ext(typed.TEXT, value.encode("utf-8", "surrogatepass")))
+
+
+def _array_head(size: int) -> bytes:
+    if size < 1 << 4:
+        return bytes((0x90 | size,))
+    return struct.pack(">BH", 0xDC, size) if size < 1 << 16 else struct.pack(">BI", 0xDD, size)
+
+
+def _map_head(size: int) -> bytes:
+    if size < 1 << 4:
+        return bytes((0x80 | size,))
+    return struct.pack(">BH", 0xDE, size) if size < 1 << 16 else struct.pack(">BI", 0xDF, size)
+
+
+def _joined(items: list[bytes]) -> bytes:
+    return _array_head(len(items)) + b"".join(items)
+
+
+def _in_order(items: list[bytes]) -> bytes:
+    # In the order of their bytes: a set of texts has another order in each process.
+    items.sort()
+    return _joined(items)

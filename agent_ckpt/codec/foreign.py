@@ -129,7 +129,12 @@ def _construct(code: int, module: str, name: str, given: Any, method: Any, gate:
         return make(given)
     label = f"{module}:{name}"
     if code == METHOD:
-        raise UnresolvedError(label, f"the row asks to call its method {method!r:.60}", "it is never called")
+        raise UnresolvedError(
+            label,
+            f"the row asks to call its method {method!r:.60}, which is never done",
+            'read with on_unresolved="keep", which leaves what is stored as it is; or load the value with the saver '
+            "that wrote it, and put it here",
+        )
     if code == PYDANTIC_2 and (module, name) in _MESSAGES:
         return fill_model(_MESSAGES[(module, name)], given, label)
     cls = gate.find(module, name, framework=is_framework(module))

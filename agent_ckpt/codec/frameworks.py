@@ -17,6 +17,7 @@ _MODULES = frozenset(
         "langgraph.pregel._io",
         "langgraph.store.base",
         "langgraph.types",
+        "pydantic.networks",
         "pydantic.types",
     )
 )

@@ -21,21 +21,27 @@ class Gained(NamedTuple):
     Attributes:
         makers: makes the default of each that has one, by name.
         required: those that have none which can be had without running code of the class.
+        names: all of them.
     """
 
     makers: dict[str, Callable[[], Any]]
     required: frozenset[str]
+    names: frozenset[str]
 
     @classmethod
     def of(cls, found: Iterator[tuple[str, Callable[[], Any] | None]] | tuple[()]) -> Gained:
         """Of names, and what makes the default of each or None."""
         named = dict(found)
         makers = {name: make for name, make in named.items() if make is not None}
-        return cls(makers, frozenset(named.keys() - makers.keys()))
+        return cls(makers, frozenset(named.keys() - makers.keys()), frozenset(named))
 
     def missing(self, there: Any) -> str | None:
         """The first required one that isn't there, or None."""
         return None if self.required <= there else min(self.required - there)
+
+    def lacking(self, there: Any) -> str | None:
+        """The first that isn't there, or None: a reader would give it a default that it did not have."""
+        return None if self.names <= there else min(self.names - there)
 
 
 def fields_of(cls: Any) -> Iterator[tuple[str, Callable[[], Any] | None]]:

@@ -1,34 +1,55 @@
-"""Names for classes, those of parametrised pydantic models (`Box[int]`) included.
+"""Names for classes, those of parametrised pydantic models (`Box[int]`) included, and for types that are values.
 
 A name is `[module, qualified name, arguments or None]`. A parametrised model that this process has
 not made yet is made by pydantic itself, unless the class, or an argument, would run code of its own
-while that happens.
+while that happens. An argument, and a type that is a value itself, is a tree: `["class", name ...]`,
+`["of", tree, trees]` and so on.
 """
 
 from __future__ import annotations
 
-import datetime
-import decimal
+import collections.abc
+import dataclasses
+import enum
 import functools
 import operator
-import pathlib
 import types
 import typing
-import uuid
 from typing import Any
 
-from pydantic import BaseModel
+import annotated_types
+from langchain_core.messages import AnyMessage
+from pydantic import BaseModel, StringConstraints
 
-from agent_ckpt.codec import kinds
+from agent_ckpt.codec import kinds, stdlib
+from agent_ckpt.codec.frameworks import is_framework
 from agent_ckpt.codec.gate import Gate, remember_local, stored_module
 
 _ALIASES = ("List", "Dict", "Set", "FrozenSet", "Tuple", "Type", "Deque", "DefaultDict", "Sequence", "Mapping")
-_BUILTINS = (
-    int, float, str, bool, bytes, complex, list, dict, set, frozenset, tuple, bytearray, object, type(None),
-    datetime.datetime, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID, pathlib.Path,
+_ABSTRACT = (
+    "Sequence", "MutableSequence", "Mapping", "MutableMapping", "Set", "MutableSet", "Iterable", "Iterator",
+    "Collection", "Container", "Hashable", "Sized",
 )  # fmt: skip
+_BUILTINS: dict[tuple[str, str], Any] = {
+    (known.__module__, known.__qualname__): known
+    for known in (
+        int, float, str, bool, bytes, list, dict, set, frozenset, tuple, bytearray, object, type, type(None),
+        *stdlib.classes(), *(getattr(collections.abc, name) for name in _ABSTRACT),
+    )
+}  # fmt: skip
+_NAMED = {"langchain_core.messages.AnyMessage": AnyMessage}
+"""Types that are found by identity: what is in them can't be told."""
+_SAID = (
+    annotated_types.Gt, annotated_types.Ge, annotated_types.Lt, annotated_types.Le, annotated_types.Interval,
+    annotated_types.MultipleOf, annotated_types.MinLen, annotated_types.MaxLen, annotated_types.Len,
+    StringConstraints,
+)  # fmt: skip
+"""What may be said of a type in `Annotated`, beside plain values."""
 _HOOKS = ("__init_subclass__", "__pydantic_init_subclass__", "__class_getitem__", "__get_pydantic_core_schema__")
 _LITERALS = (str, int, bool, bytes, type(None))
+
+
+REMEDY = "give it a name of its own, such as class NumberBox(Box[int]): pass, and use that"
 
 
 class NoNameError(Exception):
@@ -45,7 +66,7 @@ def name_of(cls: type) -> list[Any]:
     generic = getattr(cls, "__pydantic_generic_metadata__", None)
     if generic and generic["origin"] is not None:
         origin = generic["origin"]
-        return [stored_module(origin), origin.__qualname__, [_tree(argument) for argument in generic["args"]]]
+        return [stored_module(origin), origin.__qualname__, [tree_of(argument) for argument in generic["args"]]]
     return [stored_module(cls), cls.__qualname__, None]
 
 
@@ -77,7 +98,7 @@ def class_of(name: list[Any], gate: Gate, *, framework: bool = False) -> type:
 def _parametrised(cls: type, arguments: list[Any], gate: Gate, label: str) -> type:
     if BaseModel not in cls.__mro__ or _runs_code(cls):
         raise kinds.misfit(label, "it can't be parametrised without running code of its own")
-    given = tuple(_type(tree, gate, label) for tree in arguments)
+    given = tuple(type_of(tree, gate.under(None), label) for tree in arguments)
     try:
         made = BaseModel.__class_getitem__.__func__(cls, given)  # type: ignore[attr-defined]
     except Exception as exc:
@@ -96,69 +117,123 @@ def _runs_code(cls: type) -> bool:
 _LIBRARIES = frozenset(("pydantic", "builtins", "typing", "abc", "langchain_core", "langgraph", "enum"))
 
 
-def _tree(argument: Any) -> list[Any]:
+def tree_of(argument: Any) -> list[Any]:
+    """The tree of a type.
+
+    Raises:
+        NoNameError: when it can't be found again.
+    """
     if argument is Any:
         return ["any"]
     if argument is None or argument is type(None):
         return ["none"]
     if argument is Ellipsis:
         return ["..."]
+    for name, known in _NAMED.items():
+        if argument is known:
+            return ["named", name]
     if isinstance(argument, types.GenericAlias):
-        return ["of", _tree(argument.__origin__), [_tree(part) for part in argument.__args__]]
+        return ["of", tree_of(argument.__origin__), list(map(tree_of, argument.__args__))]
     if isinstance(argument, types.UnionType):
-        return ["|", [_tree(part) for part in argument.__args__]]
+        return ["|", list(map(tree_of, argument.__args__))]
+    if isinstance(argument, type):
+        return ["class", *_found_again(argument)]
     origin = typing.get_origin(argument)
     if origin is typing.Union:
-        return ["union", [_tree(part) for part in argument.__args__]]
-    if origin is typing.Literal:
-        if all(type(part) in _LITERALS for part in argument.__args__):
-            return ["literal", list(argument.__args__)]
-    elif origin is not None and getattr(argument, "_name", None) in _ALIASES:
-        return ["typing", argument._name, [_tree(part) for part in argument.__args__]]
-    elif isinstance(argument, type):
-        return ["class", *name_of(argument)]
-    raise NoNameError(f"its parameter {argument!r:.80} has no name that leads back to it")
+        return ["union", list(map(tree_of, argument.__args__))]
+    if origin is typing.Literal and all(map(_is_literal, argument.__args__)):
+        return ["literal", list(argument.__args__)]
+    if origin is typing.Annotated and all(map(_is_said, argument.__metadata__)):
+        return ["annotated", tree_of(argument.__origin__), list(argument.__metadata__)]
+    if origin is not None and getattr(argument, "_name", None) in _ALIASES:
+        return ["typing", argument._name, list(map(tree_of, argument.__args__))]
+    if type(argument) is _Generic and argument._name is None and not _runs_code(origin):
+        return ["generic", tree_of(origin), list(map(tree_of, argument.__args__))]
+    raise NoNameError(f"the type {argument!r:.80} has no name that leads back to it")
 
 
-def _type(tree: Any, gate: Gate, label: str, depth: int = 0) -> Any:
-    if type(tree) is not list or not tree or depth > 20:
+_Generic = type(typing.Generic[typing.TypeVar("_T")])  # type: ignore[index]
+
+
+def _is_literal(part: Any) -> bool:
+    return type(part) in _LITERALS or isinstance(type(part), enum.EnumMeta)
+
+
+def _is_said(said: Any) -> bool:
+    """Whether something said of a type is plain: pydantic shows and compares it."""
+    if type(said) in stdlib.PLAIN:
+        return True
+    if type(said) not in _SAID:
+        return False
+    return all(type(getattr(said, field.name, None)) in stdlib.PLAIN for field in dataclasses.fields(said))
+
+
+def _found_again(cls: type) -> list[Any]:
+    """The name of a class, if it is one of data or of Python's own."""
+    if _BUILTINS.get((cls.__module__, cls.__qualname__)) is cls:
+        return [cls.__module__, cls.__qualname__, None]
+    try:
+        kinds.shape_of(cls)
+    except kinds.NoDataError as exc:
+        if not is_framework(cls.__module__) and not stdlib.is_url(cls):
+            raise NoNameError(f"the class {cls.__qualname__} is none of data: {exc}") from exc
+    return name_of(cls)
+
+
+def type_of(tree: Any, gate: Gate, label: str, depth: int = 0) -> Any:
+    """The type of a tree.
+
+    Raises:
+        UnresolvedError: when a class in it isn't there or may not be used.
+        ValueError: it is none.
+    """
+    if type(tree) is not list or not tree or depth > 20 or type(tree[0]) is not str:
         raise ValueError("a parameter of a class can't be read")
     kind, *rest = tree
-    if type(kind) is not str or not all(type(part) in (list, str, type(None)) for part in rest):
-        raise ValueError("a parameter of a class can't be read")
     if kind == "any":
         return Any
     if kind == "none":
         return type(None)
     if kind == "...":
         return Ellipsis
+    if kind == "named" and type(rest[0]) is str:
+        return _NAMED[rest[0]]
     if kind == "class":
         return _parameter(rest, gate, label)
-    if kind == "literal":
-        if type(rest[0]) is not list or not all(type(part) in _LITERALS for part in rest[0]):
-            raise ValueError("a parameter of a class can't be read")
+    if type(rest[-1]) is not list:
+        raise ValueError("a parameter of a class can't be read")
+    if kind == "literal" and all(map(_is_literal, rest[0])):
         return typing.Literal[tuple(rest[0])]
-    parts = tuple(_type(part, gate, label, depth + 1) for part in rest[-1])
+    if kind == "annotated" and all(map(_is_said, rest[1])):
+        return typing.Annotated[(type_of(rest[0], gate, label, depth + 1), *rest[1])]
+    parts = tuple(type_of(part, gate, label, depth + 1) for part in rest[-1])
     if kind == "of":
-        return types.GenericAlias(_type(rest[0], gate, label, depth + 1), parts)
+        return types.GenericAlias(type_of(rest[0], gate, label, depth + 1), parts)
     if kind == "|":
         return functools.reduce(operator.or_, parts)
     if kind == "union":
         return typing.Union[parts]  # noqa: UP007
-    if kind == "typing" and rest[0] in _ALIASES:
+    if kind == "typing" and type(rest[0]) is str and rest[0] in _ALIASES:
         return getattr(typing, rest[0])[parts]
+    if kind == "generic":
+        origin = type_of(rest[0], gate, label, depth + 1)
+        if typing.Generic in getattr(origin, "__mro__", ()) and not _runs_code(origin):
+            return typing.Generic.__class_getitem__.__func__(origin, parts)  # type: ignore[attr-defined]
     raise ValueError("a parameter of a class can't be read")
 
 
 def _parameter(name: list[Any], gate: Gate, label: str) -> type:
-    for known in _BUILTINS:
-        if name == [known.__module__, known.__qualname__, None]:
-            return known
-    cls = class_of(name, gate.under(None))
+    if len(name) != 3 or type(name[0]) is not str or type(name[1]) is not str:
+        raise ValueError("a parameter of a class can't be read")
+    known = _BUILTINS.get((name[0], name[1]))
+    if known is not None and name[2] is None:
+        return known  # type: ignore[no-any-return]
+    cls = class_of(name, gate, framework=is_framework(name[0]))
     try:
         kinds.shape_of(cls)
     except kinds.NoDataError as exc:
-        raise kinds.misfit(label, f"its parameter {label_of(*name[:2])} is no class of data") from exc
+        if not is_framework(name[0]) and not stdlib.is_url(cls):
+            raise kinds.misfit(label, f"its parameter {label_of(*name[:2])} is no class of data") from exc
     if _runs_code(cls):
         raise kinds.misfit(label, f"its parameter {label_of(*name[:2])} would run code of its own")
     return cls

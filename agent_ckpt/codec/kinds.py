@@ -41,6 +41,7 @@ _SLOT = types.MemberDescriptorType
 _NOT_STORED = frozenset(("__orig_class__",))
 """What `typing` writes into an instance of a generic class, and is no part of its value."""
 _CACHED_HASH = "_attrs_cached_hash"
+_ODD = _NOT_STORED | {_CACHED_HASH}
 PLAIN_CLASSES = {
     ("langgraph.types", "Send"),
     ("langgraph.store.base", "Item"),
@@ -65,9 +66,10 @@ class Shape:
         slots: the descriptors of its slots by name.
         fields: what fields get that aren't in the stored state.
         private: the same for a pydantic model's private attributes.
+        simple: whether its objects are their `__dict__`, beside what every model has.
     """
 
-    __slots__ = ("fields", "has_dict", "kind", "private", "slots")
+    __slots__ = ("fields", "has_dict", "kind", "private", "simple", "slots")
 
     def __init__(self, cls: type, kind: int) -> None:
         self.kind = kind
@@ -78,6 +80,7 @@ class Shape:
         self.has_dict = cls.__dictoffset__ != 0
         self.fields = Gained.of(fields_of(cls) if kind in (FIELDS, MODEL) else ())
         self.private = Gained.of(private_of(cls) if kind == MODEL else ())
+        self.simple = kind in (FIELDS, MODEL) and self.has_dict and not self.slots and not self.private.names
 
 
 _shapes: WeakKeyDictionary[type, Shape | str] = WeakKeyDictionary()
@@ -154,7 +157,12 @@ def take_apart(value: Any, shape: Shape) -> list[Any]:
     """
     if shape.kind == ENUM:
         return _enum_state(value)
-    fields = value.__dict__ if shape.has_dict else None
+    fields: Any = value.__dict__ if shape.has_dict else None
+    if shape.simple and _ODD.isdisjoint(fields) and shape.fields.names <= fields.keys():
+        if shape.kind == FIELDS:
+            return [fields, None]
+        assigned = _assigned(value)
+        return [fields, assigned, value.__pydantic_extra__, value.__pydantic_private__, None]
     if fields and not _NOT_STORED.isdisjoint(fields):
         fields = {name: part for name, part in fields.items() if name not in _NOT_STORED}
     if fields and _CACHED_HASH in fields:
@@ -171,15 +179,22 @@ def take_apart(value: Any, shape: Shape) -> list[Any]:
             continue
     if _CACHED_HASH in slots:
         slots[_CACHED_HASH] = None
-    lacks = shape.fields.missing((fields or {}).keys() | slots.keys() if slots else (fields or {}).keys())
-    if lacks is None and shape.private.required:
-        lacks = shape.private.missing((value.__pydantic_private__ or {}).keys())
+    lacks = shape.fields.lacking((fields or {}).keys() | slots.keys() if slots else (fields or {}).keys())
+    if lacks is None and shape.private.names:
+        lacks = shape.private.lacking((value.__pydantic_private__ or {}).keys())
     if lacks is not None:
         raise NoDataError(f"it lacks its field {lacks!r}")
     if shape.kind == MODEL:
-        assigned = sorted(value.__pydantic_fields_set__)
+        assigned = _assigned(value)
         return [fields, assigned, value.__pydantic_extra__, value.__pydantic_private__, slots or None]
     return [fields, slots or None]
+
+
+def _assigned(value: Any) -> list[str]:
+    try:
+        return sorted(value.__pydantic_fields_set__)
+    except TypeError as exc:
+        raise NoDataError("not all names of the fields that were set are texts") from exc
 
 
 def _enum_state(value: Any) -> list[Any]:

@@ -12,12 +12,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from operator import attrgetter, setitem
-from typing import Any
+from typing import Any, NamedTuple
 
+import ormsgpack
 from langchain_core import messages as lc
 from pydantic import BaseModel
 
-from agent_ckpt.codec.pack import PackError, pack, unpack_joined
+from agent_ckpt.codec import frame
+from agent_ckpt.codec.pack import EXACT, PackError, may_hold_bytes, pack, refuse_other_bytes, unpack_joined
 
 CLASSES: tuple[type[BaseModel], ...] = (
     lc.HumanMessage,
@@ -39,12 +41,22 @@ CLASSES: tuple[type[BaseModel], ...] = (
 NUMBERS: dict[type, int] = {cls: number for number, cls in enumerate(CLASSES)}
 
 STRETCH = 64
-"""How many messages are compared, or copied, at once."""
+"""How many messages are copied at once."""
+
+PACKED = 128
+"""How many messages are packed, or compared, at once."""
 
 _FIELDS: tuple[int, ...] = tuple(len(cls.model_fields) for cls in CLASSES)
 _ALLOWS_EXTRA: tuple[bool, ...] = tuple(cls.model_config.get("extra") == "allow" for cls in CLASSES)
-_MARK = "\x00end of message"
-_PACKED_MARK = pack(_MARK)
+_NAMES_AT_MOST = 48
+_CUT_CONTENT = b"\xc1\xfe\xc1\xff" * 3 + b"\xc1"
+"""Bytes that no text and no head of msgpack holds."""
+_MARKS = {
+    cls: ormsgpack.Ext(0, _CUT_CONTENT + bytes((frame.MESSAGE, 0x93, number))) for number, cls in enumerate(CLASSES)
+}
+_CUT = ormsgpack.packb(_MARKS[CLASSES[0]])[:-3]
+_USUAL = {(number, count) for number, count in enumerate(_FIELDS) if _ALLOWS_EXTRA[number]}
+"""By a class's number, how many fields a message of it has where nothing is missing."""
 _fields_of = attrgetter("__dict__")
 _assigned_of = attrgetter("__pydantic_fields_set__")
 _extra_of = attrgetter("__pydantic_extra__")
@@ -73,61 +85,101 @@ def encode(message: Any, number: int) -> bytes | None:
         return None
 
 
-def encode_all(values: Sequence[Any], prefix: bytes) -> list[bytes] | None:
-    """`encode` for many messages, in one call of msgpack.
+def pack_stretch(values: Sequence[Any]) -> bytes | None:
+    """Many messages in one call of msgpack: of each a mark, its fields and the names of those that were set.
 
-    A mark is packed after each message's fields, so that the whole falls apart at the marks. A text
-    like the mark in a message makes more pieces than messages, and is noticed.
+    Equal bytes mean equal messages: types, fields, set fields, and no extras or private attributes.
 
     Returns:
-        For each the prefix and its packed bytes, or None when not all of them are plain messages.
+        The packed bytes, or None when not all of them are plain messages.
     """
-    size = len(values)
-    numbers = list(map(NUMBERS.get, map(type, values)))
-    if None in numbers or not _is_plain(values):
-        return None
-    marked: list[Any] = [_MARK] * (2 * size)
-    marked[::2] = map(_fields_of, values)
     try:
-        packed = pack(marked)
+        marks = list(map(_MARKS.__getitem__, map(type, values)))
+    except KeyError:
+        return None
+    if not _is_plain(values):
+        return None
+    names = _names_of(values)
+    if names is None:
+        return None
+    fields = list(map(_fields_of, values))
+    marked: list[Any] = marks * 3
+    marked[::3], marked[1::3], marked[2::3] = marks, fields, names
+    try:
+        packed = ormsgpack.packb(marked, option=EXACT)
+        if may_hold_bytes(packed):
+            refuse_other_bytes(fields)
     except PackError:
         return None
-    pieces = packed[_head_size(2 * size) :].split(_PACKED_MARK)
-    if len(pieces) != size + 1:
-        return None
-    tails: dict[frozenset[str], bytes] = {}
-    assigned = list(map(frozenset, map(_assigned_of, values)))
-    for each in set(assigned):
-        tails[each] = pack(sorted(each))
-    heads = [prefix + b"\x93" + bytes((number,)) for number in range(len(CLASSES))]
-    return [heads[number] + piece + tails[each] for number, piece, each in zip(numbers, pieces, assigned)]  # type: ignore[index]  # noqa: B905
+    return packed
 
 
-def decode(parts: list[bytes]) -> list[Any]:
-    """Rebuild messages from their packed bytes, without running their constructors.
+def bodies_of(packed: bytes, size: int) -> list[bytes] | None:
+    """The bodies of a stretch of so many messages: the codec's byte, and what `encode` gives.
+
+    A mark ends with how the body of its message starts, so that the stretch falls apart into bodies.
+
+    Returns:
+        None where a byte string in a message looks like a mark, which makes more pieces than messages.
+    """
+    pieces = packed.split(_CUT)
+    return pieces[1:] if len(pieces) == size + 1 else None
+
+
+class _Names(NamedTuple):
+    """The sets of names that were met, and each of them sorted and packed, at the same place."""
+
+    met: list[set[str]]
+    packed: list[ormsgpack.Fragment]
+
+
+_names = _Names([], [])
+
+
+def _names_of(values: Sequence[Any]) -> list[ormsgpack.Fragment] | None:
+    """The names of the fields that were set, packed: few sets of them occur, so that each is packed once."""
+    global _names
+    assigned = list(map(_assigned_of, values))
+    names = _names
+    while True:
+        try:
+            return list(map(names.packed.__getitem__, map(names.met.index, assigned)))
+        except ValueError:
+            new = next(each for each in assigned if each not in names.met)
+        try:
+            packed = ormsgpack.Fragment(pack(sorted(new)))
+        except (PackError, TypeError):
+            return None
+        full = len(names.met) >= _NAMES_AT_MOST
+        # Made anew, since other threads read it meanwhile.
+        names = _Names([*names.met, set(new)], [*names.packed, packed]) if not full else _Names([], [])
+        _names = names
+        if full:
+            return None
+
+
+def rebuild(unpacked: list[Any]) -> list[Any]:
+    """Messages of what was unpacked of them, which is taken over, without running their constructors.
 
     Raises:
-        ValueError, TypeError, IndexError: when the bytes are no packed messages.
+        ValueError, TypeError, IndexError: when it is no packed messages.
     """
-    unpacked = unpack_joined(parts)
-    if not all(map(_is_usual, unpacked)):
+    if not _are_usual(unpacked):
         return [build(*each) for each in unpacked]
-    classes, fields, assigned = [], [], []
-    for number, values, names in unpacked:
-        classes.append(CLASSES[number])
-        fields.append(values)
-        assigned.append(names)
-    return _made(classes, fields, assigned, [{} for _ in unpacked])
+    numbers, fields, assigned = zip(*unpacked, strict=True)
+    return _made(list(map(CLASSES.__getitem__, numbers)), fields, assigned, [{} for _ in unpacked])
 
 
-def _is_usual(unpacked: list[Any]) -> bool:
-    """Whether a message has all fields of its class and no extras, though it may have them."""
-    return len(unpacked) == 3 and len(unpacked[1]) == _FIELDS[unpacked[0]] and _ALLOWS_EXTRA[unpacked[0]]
+def _are_usual(unpacked: list[Any]) -> bool:
+    """Whether messages have all fields of their classes and no extras, though they may have them."""
+    if set(map(len, unpacked)) != {3}:
+        return False
+    return _USUAL.issuperset({(number, len(fields)) for number, fields, _ in unpacked})
 
 
 def _made(
     classes: list[type[BaseModel]],
-    fields: list[dict[str, Any]],
+    fields: Sequence[dict[str, Any]],
     assigned: Sequence[Iterable[str]],
     extras: list[dict[str, Any]],
 ) -> list[Any]:
@@ -209,68 +261,53 @@ def template(parts: list[bytes]) -> Template | None:
         ValueError, TypeError, IndexError: when the bytes are no packed messages.
     """
     unpacked = unpack_joined(parts)
-    return Template(unpacked) if all(map(_is_usual, unpacked)) else None
+    return Template(unpacked) if _are_usual(unpacked) else None
 
 
 class Run:
-    """A run of messages as they were packed last: tells how many of them are the same still.
+    """The leading messages of a list as they were packed last: tells how many of them are the same still.
 
-    It is exact: the packed fields are compared byte for byte, and types, set fields, extras and
-    private attributes besides. It works stretch by stretch: what is packed to compare then stays in
-    the processor's cache, where one pass over a megabyte fetches fresh pages from the system.
+    It is exact: what `pack_stretch` gives is compared byte for byte. It works stretch by stretch: what is packed to
+    compare then stays in the processor's cache, where one pass over a megabyte fetches fresh pages from the system.
     """
 
-    __slots__ = ("_stretches",)
+    __slots__ = ("_size", "_stretches")
 
-    def __init__(self, stretches: list[tuple[list[type], list[frozenset[str]], bytes]]) -> None:
+    def __init__(self, stretches: list[bytes], size: int) -> None:
         self._stretches = stretches
+        self._size = size
 
     @classmethod
-    def of(cls, values: list[Any], before: Run | None = None, known: int = 0) -> Run | None:
-        """The run of these messages, or None when not all of them are plain messages.
+    def of(
+        cls, values: list[Any], before: Run | None = None, known: int = 0, packed: Sequence[bytes] = ()
+    ) -> Run | None:
+        """The run of these messages as far as they are plain ones, or None where the first are not.
 
         Args:
             values: the messages.
             before, known: a run, and how many of its messages these ones start with.
+            packed: the leading stretches, as far as they are packed already; for where nothing is known.
         """
-        stretches = before._stretches[: known // STRETCH] if before is not None else []
-        for at in range(len(stretches) * STRETCH, len(values), STRETCH):
-            part = values[at : at + STRETCH]
-            types = list(map(type, part))
-            if not NUMBERS.keys() >= set(types) or not _is_plain(part):
-                return None
-            try:
-                fields = pack(list(map(_fields_of, part)))
-            except PackError:
-                return None
-            stretches.append((types, list(map(frozenset, map(_assigned_of, part))), fields))
-        return cls(stretches) if stretches else None
+        stretches = before._stretches[: known // PACKED] if before is not None and known else list(packed)
+        for at in range(len(stretches) * PACKED, len(values), PACKED):
+            stretch = pack_stretch(values[at : at + PACKED])
+            if stretch is None:
+                return cls(stretches, at) if stretches else None
+            stretches.append(stretch)
+        return cls(stretches, len(values)) if stretches else None
 
     def same(self, values: list[Any]) -> int:
         """How many leading messages of a list are the ones of this run, in whole stretches."""
-        at = 0
-        for types, assigned, fields in self._stretches:
-            part = values[at : at + len(types)]
-            if list(map(type, part)) != types or not _is_plain(part):
+        for number, stretch in enumerate(self._stretches):
+            at = number * PACKED
+            if pack_stretch(values[at : min(at + PACKED, self._size)]) != stretch:
                 return at
-            try:
-                packed = pack(list(map(_fields_of, part)))
-            except PackError:
-                return at
-            if packed != fields or list(map(_assigned_of, part)) != assigned:
-                return at
-            at += len(types)
-        return at
+        return self._size
 
 
 def _is_plain(values: Sequence[Any]) -> bool:
     """Whether no message has extras or private attributes."""
     return not any(map(_extra_of, values)) and list(map(_private_of, values)).count(None) == len(values)
-
-
-def _head_size(size: int) -> int:
-    """How many bytes msgpack puts before the items of a list of this size."""
-    return 1 if size < 16 else 3 if size < 1 << 16 else 5
 
 
 def _fill(cls: type[BaseModel], fields: dict[str, Any]) -> None:

@@ -73,10 +73,11 @@ def describe(dtype: Any) -> Any:
 
     if dtype.hasobject:
         raise NoArrayError(f"its dtype {dtype} holds objects inside a structure")
-    described = (
-        dtype.str if dtype.names is None and dtype.subdtype is None else _plain(numpy.lib.format.dtype_to_descr(dtype))
-    )
     try:
+        if dtype.names is None and dtype.subdtype is None:
+            described = dtype.str
+        else:
+            described = _plain(numpy.lib.format.dtype_to_descr(dtype))
         if _dtype(described) == dtype:
             return described
     except (ValueError, TypeError, SyntaxError):

@@ -7,6 +7,7 @@ the caller goes to the generic serializer.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -56,19 +57,24 @@ def may_hold_bytes(packed: bytes) -> bool:
 def refuse_other_bytes(value: Any) -> None:
     """Refuse a bytearray or memoryview in what has packed, since msgpack would turn it into bytes.
 
-    JSON has no byte strings, so its encoder asks about each: a walk over the value at C speed.
+    JSON has no byte strings, so its encoder asks about each: a walk over the value at C speed. What stands in an
+    extension is looked at where that is packed.
 
     Raises:
-        PackError: there is one.
+        PackError: there is one, or what JSON can't walk.
     """
     try:
-        orjson.dumps(value, default=_only_bytes)
+        orjson.dumps(value, default=_no_other_bytes, option=_WALKED)
     except orjson.JSONEncodeError as exc:
         raise PackError("it holds a bytearray or a memoryview") from exc
 
 
-def _only_bytes(part: Any) -> None:
-    if type(part) is not bytes:
+_WALKED = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
+_OTHER_BYTES = frozenset((bytearray, memoryview))
+
+
+def _no_other_bytes(part: Any) -> None:
+    if type(part) in _OTHER_BYTES:
         raise TypeError
 
 
@@ -79,6 +85,16 @@ def unpack(data: bytes) -> Any:
         UnpackError: when `data` is no msgpack.
     """
     return ormsgpack.unpackb(data)
+
+
+def unpack_bodies(bodies: Sequence[bytes]) -> list[Any]:
+    """The values of many bodies, whose codec bytes are small numbers and so msgpack too: nothing has to be cut off.
+
+    Returns:
+        Codec, value, codec, value ...
+    """
+    unpacked: list[Any] = ormsgpack.unpackb(_ARRAY32 + (2 * len(bodies)).to_bytes(4, "big") + b"".join(bodies))
+    return unpacked
 
 
 def unpack_joined(parts: list[bytes]) -> list[Any]:

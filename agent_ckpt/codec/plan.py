@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from agent_ckpt.codec import frame, pieces, tree
+from agent_ckpt.codec import frame, pieces, registry, tree
 from agent_ckpt.codec.arrays import KnownArray, describe, smallest_body
 from agent_ckpt.codec.messages import Run
 from agent_ckpt.codec.tree import Kept, Plan, Seq, State
@@ -72,7 +72,7 @@ class Planner:
             return self._plan_text(value, path)
         if kind is bytes and len(value) > SPLIT_ABOVE:
             return self._plan_long(tree.BYTES, value, value, path)
-        array = describe(value)
+        array = describe(value) if kind not in registry.by_class else None
         if array is not None:
             return self._plan_array(*array, path)
         return self._plan_opaque(self._encode(value, path), path)
@@ -123,8 +123,9 @@ class Planner:
             before = None
         run = before.run if before is not None else None
         known = run.same(value) if run is not None else 0
+        packed: list[bytes] = []
         try:
-            bodies = self._codec.encode_many(value[known:] if known else value, known)
+            bodies = self._codec.encode_many(value[known:] if known else value, known, packed)
         except Exception as exc:
             raise self._codec.refuse(value, path, exc) from exc
         if known and before is not None:
@@ -139,7 +140,7 @@ class Planner:
             bodies[known:same] = before.bodies[known:same]
         seq = Seq(tree.LIST, parts, None, bodies, before, same)
         if len(value) >= RUN_FROM:
-            seq.run = Run.of(value, run, known)
+            seq.run = Run.of(value, run, known, packed)
         self.sequences[path] = seq
         return seq
 

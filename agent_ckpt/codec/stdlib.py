@@ -49,7 +49,15 @@ _FLAGS = ~int(re.DEBUG)
 
 
 class NotKeptError(Exception):
-    """Why a value of a known type can't be kept."""
+    """Why a value of a known type can't be kept.
+
+    Attributes:
+        remedy: what to do, where that is not what is usual.
+    """
+
+    def __init__(self, reason: str, remedy: str = "") -> None:
+        super().__init__(reason)
+        self.remedy = remedy
 
 
 class Known(NamedTuple):
@@ -74,7 +82,7 @@ def _factory(value: Any) -> list[Any]:
     for number, factory in enumerate(FACTORIES):
         if value.default_factory is factory:
             return [number, *_flat(value)]
-    raise NotKeptError("its default_factory is none of Python's own types; turn it into a dict before it is stored")
+    raise NotKeptError("its default_factory is none of Python's own types", "turn it into a dict before it is stored")
 
 
 def _zone(value: Any) -> list[Any]:
@@ -180,6 +188,24 @@ def _time_parts(value: Any) -> list[Any]:
     return [value.hour, value.minute, value.second, value.microsecond, value.tzinfo, value.fold]
 
 
+def _uuid(value: uuid.UUID) -> list[Any]:
+    safe = value.is_safe
+    return [value.bytes] if safe is uuid.SafeUUID.unknown else [value.bytes, safe.value]
+
+
+def _moment(value: datetime.datetime) -> list[Any]:
+    if value.tzinfo is None and not value.fold:
+        return [value.isoformat()]
+    return [value.replace(tzinfo=None).isoformat(), value.tzinfo, value.fold]
+
+
+def _datetime(text: str, zone: Any = None, fold: int = 0) -> datetime.datetime:
+    made = datetime.datetime.fromisoformat(text)
+    if made.tzinfo is not None:
+        raise ValueError("a time that tells its zone twice")
+    return made if zone is None and not fold else made.replace(tzinfo=zone, fold=fold)
+
+
 KNOWN: tuple[Known, ...] = (
     Known(complex, lambda v: [v.real, v.imag], complex),
     Known(range, lambda v: [v.start, v.stop, v.step], range),
@@ -191,17 +217,13 @@ KNOWN: tuple[Known, ...] = (
     Known(ChainMap, lambda v: list(v.maps), _mapping),
     Known(datetime.date, lambda v: [v.year, v.month, v.day], datetime.date),
     Known(datetime.time, _time_parts, lambda *parts: datetime.time(*parts[:5], fold=parts[5])),
-    Known(
-        datetime.datetime,
-        lambda v: [v.year, v.month, v.day, *_time_parts(v)],
-        lambda *parts: datetime.datetime(*parts[:8], fold=parts[8]),
-    ),
+    Known(datetime.datetime, _moment, _datetime),
     Known(datetime.timedelta, lambda v: [v.days, v.seconds, v.microseconds], datetime.timedelta),
     Known(datetime.timezone, lambda v: list(v.__getinitargs__()), datetime.timezone),
     Known(zoneinfo.ZoneInfo, _zone, zone),
     Known(decimal.Decimal, lambda v: [str(v)], decimal.Decimal),
     Known(fractions.Fraction, lambda v: [v.numerator, v.denominator], fractions.Fraction),
-    Known(uuid.UUID, lambda v: [v.bytes], lambda raw: uuid.UUID(bytes=raw)),
+    Known(uuid.UUID, _uuid, lambda raw, safe=None: uuid.UUID(bytes=raw, is_safe=uuid.SafeUUID(safe))),
     Known(type(Ellipsis), lambda _: [], lambda: Ellipsis),
     Known(type(NotImplemented), lambda _: [], lambda: NotImplemented),
     Known(re.Pattern, lambda v: [v.pattern, v.flags & _FLAGS], _pattern),
@@ -218,6 +240,9 @@ KNOWN: tuple[Known, ...] = (
     Known(TextAccessor, lambda v: [str.__str__(v)], TextAccessor),
 )
 _PATH, _ADDRESS, _URL = 26, 27, 28
+
+OF_ATOMS = frozenset((uuid.UUID, decimal.Decimal, datetime.date, datetime.timedelta))
+"""Types whose parts are what msgpack has a form for, always."""
 
 PLAIN: frozenset[type] = frozenset(
     (
@@ -241,6 +266,16 @@ def number_of(cls: type) -> int | None:
     """A type's number in the table, or None."""
     found = _NUMBERS.get(cls)
     return _URL if found is None and is_url(cls) else found
+
+
+def classes() -> list[Any]:
+    """The types of the table."""
+    return [*_NUMBERS]
+
+
+def holds_values(number: int) -> bool:
+    """Whether the parts of a numbered type are, or hold, values of the user's."""
+    return number in _FREE
 
 
 def put_together(number: Any, parts: list[Any]) -> Any:

@@ -43,6 +43,8 @@ SNAPSHOT = 14
 """LangGraph's `_DeltaSnapshot`: what is in it."""
 FOREIGN = 15
 """Bytes: an extension of LangGraph's serializer, its code and its content."""
+TYPE = 16
+"""A type that is a value itself: its tree (`generics`)."""
 
 
 class TypedReader(Reader):
@@ -60,7 +62,7 @@ class TypedReader(Reader):
             return self.gate.keep(exc, code, data)
 
     def _part(self, code: int, data: bytes) -> Any:
-        if code in (OBJECT, REGISTERED, FOREIGN):
+        if code in (OBJECT, REGISTERED, FOREIGN, TYPE):
             return self._from_elsewhere(code, data)
         if code == BIG_INT:
             return int.from_bytes(data, "big", signed=True)
@@ -103,6 +105,8 @@ class TypedReader(Reader):
         if code == FOREIGN:
             return ForeignReader(self.gate).read_part(data[0], data[1:])
         inside = self.inner(data)
+        if code == TYPE:
+            return generics.type_of(inside, self.gate, "a type")
         if code == OBJECT:
             module, qualname, arguments, kind, *state = inside
             if type(module) is not str or type(qualname) is not str or type(arguments) not in (list, type(None)):

@@ -16,32 +16,32 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from agent_ckpt.codec import foreign, frame, messages, secrets
-from agent_ckpt.codec.encoder import DEEPEST, TOO_DEEP, Encoder, Unstorable, short
+from agent_ckpt.codec.encoder import Encoder
 from agent_ckpt.codec.gate import Gate, UnresolvedError
-from agent_ckpt.codec.messages import STRETCH, Template
+from agent_ckpt.codec.messages import PACKED, STRETCH, Template
 from agent_ckpt.codec.pack import (
     PackError,
     UnpackError,
     pack,
     unpack,
+    unpack_bodies,
     unpack_joined,
 )
 from agent_ckpt.codec.room import in_room
 from agent_ckpt.codec.secrets import SecretInClearError, refuse_secrets
 from agent_ckpt.codec.typed import TypedReader
+from agent_ckpt.codec.unstorable import DEEPEST, TOO_DEEP, Unstorable, short
 from agent_ckpt.errors import ValueNotStorableError
 
 DeltaSnapshot = _DeltaSnapshot
 
-_PLAIN = bytes((frame.PLAIN,))
 _MESSAGE = bytes((frame.MESSAGE,))
 _SERDE = bytes((frame.SERDE,))
 _TYPED = bytes((frame.TYPED,))
+_MESSAGES_ALONE = {frame.MESSAGE}
 _DEEPEST = 64
-_STRETCH = 256
-"""How many are encoded at once at most: what is packed then stays in the processor's cache."""
 _MANY = 4
-"""From this many values on it is tried whether they are all messages."""
+"""From this many values on they are encoded together."""
 
 
 class DecodeError(Exception):
@@ -115,12 +115,7 @@ class ValueCodec:
             packed = messages.encode(value, number)
             if packed is not None:
                 return _MESSAGE + packed
-        else:
-            try:
-                return _PLAIN + pack(value)
-            except (PackError, RecursionError):
-                pass
-        return _TYPED + Encoder(self._gate, secrets_allowed=self.secrets_allowed).encode(value)
+        return Encoder(self._gate, secrets_allowed=self.secrets_allowed).body(value)
 
     def encode_leniently(self, value: Any) -> bytes:
         """The body of a value of metadata: a text stands in the place of a part that can't be kept."""
@@ -133,36 +128,40 @@ class ValueCodec:
         except Exception:
             return _TYPED + encoder.encode({key: _kept(encoder, part) for key, part in dict(value).items()})
 
-    def encode_many(self, values: Sequence[Any], first: int = 0) -> list[bytes]:
+    def encode_many(self, values: Sequence[Any], first: int = 0, packed: list[bytes] | None = None) -> list[bytes]:
         """The bodies of many values.
 
         Args:
             values: the values.
             first: the place of the first one in the list that they are of, to name one that can't be kept.
+            packed: takes the leading stretches of plain messages as they were packed, for `messages.Run`.
         """
-        if not self.splits:
-            return [self.encode(value) for value in values]
-        if len(values) > _STRETCH:
-            encoded: list[bytes] = []
-            for at in range(0, len(values), _STRETCH):
-                try:
-                    encoded += self.encode_many(values[at : at + _STRETCH])
-                except Unstorable as exc:
-                    exc.item = at + (exc.item or 0)
-                    raise
-            return encoded
-        if len(values) >= _MANY:
-            packed = messages.encode_all(values, _MESSAGE)
+        encoded: list[bytes] = []
+        for at in range(0, len(values), PACKED):
+            part = values[at : at + PACKED]
+            stretch = messages.pack_stretch(part) if self.splits and len(part) >= _MANY else None
             if packed is not None:
-                return packed
-        encoded = []
-        for value in values:
-            try:
-                encoded.append(self.encode(value))
-            except Unstorable as exc:
-                exc.item = first + len(encoded)
-                raise
+                if stretch is not None:
+                    packed.append(stretch)
+                else:
+                    packed = None
+            bodies = messages.bodies_of(stretch, len(part)) if stretch is not None else self._encode_mixed(part)
+            if bodies is not None:
+                encoded += bodies
+                continue
+            for value in part:
+                try:
+                    encoded.append(self.encode(value))
+                except Unstorable as exc:
+                    exc.item = first + len(encoded)
+                    raise
         return encoded
+
+    def _encode_mixed(self, values: Sequence[Any]) -> list[bytes] | None:
+        """The bodies of values other than messages in one call of msgpack, or None where that can't be."""
+        if not self.splits or len(values) < _MANY or not messages.NUMBERS.keys().isdisjoint(map(type, values)):
+            return None
+        return Encoder(self._gate, secrets_allowed=self.secrets_allowed).bodies(values)
 
     def decode(self, body: bytes) -> Any:
         """The value of a body; a fresh object at every call.
@@ -231,7 +230,18 @@ class ValueCodec:
         return values, templates
 
     def _decode_many(self, bodies: Sequence[bytes]) -> list[Any]:
+        if len(bodies) <= STRETCH:
+            return self._decode_few(bodies)
+        found: list[Any] = []
+        for at in range(0, len(bodies), STRETCH):
+            found += self._decode_few(bodies[at : at + STRETCH])
+        return found
+
+    def _decode_few(self, bodies: Sequence[bytes]) -> list[Any]:
+        """A stretch: what it is unpacked from then stays in the processor's cache, and its memory is used again."""
         codecs = {body[0] for body in bodies}
+        if codecs == _MESSAGES_ALONE:
+            return messages.rebuild(unpack_bodies(bodies)[1::2])
         if len(codecs) == 1:
             return self._decode_alike(codecs.pop(), [body[1:] for body in bodies])
         found: list[Any] = [None] * len(bodies)
@@ -245,7 +255,7 @@ class ValueCodec:
         if codec == frame.PLAIN:
             return unpack_joined(payloads)
         if codec == frame.MESSAGE:
-            return messages.decode(payloads)
+            return messages.rebuild(unpack_joined(payloads))
         if codec == frame.TYPED:
             return list(map(TypedReader(self._gate).read, payloads))
         if codec == frame.SERDE:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from agent_ckpt.backend import Program, Row, Statement
@@ -24,7 +23,6 @@ PAGE = 32
 FOREVER = (1 << 63) - 1
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class Found:
     """A checkpoint as it was read, its values still packed.
 
@@ -37,17 +35,19 @@ class Found:
         fault: why it can't be given back, or None.
     """
 
-    thread: ThreadRow
-    row: CheckpointRow
-    body: Body | None = None
-    writes: list[Pending] = field(default_factory=list)
-    blobs: Blobs = field(default_factory=Blobs)
-    states: dict[str, State] = field(default_factory=dict)
-    fault: CorruptionError | None = None
+    __slots__ = ("blobs", "body", "fault", "row", "states", "thread", "writes")
+
+    def __init__(self, thread: ThreadRow, row: CheckpointRow) -> None:
+        self.thread = thread
+        self.row = row
+        self.body: Body | None = None
+        self.writes: list[Pending] = []
+        self.blobs = Blobs()
+        self.states: dict[str, State] = {}
+        self.fault: CorruptionError | None = None
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class Restored:
+class Restored(NamedTuple):
     """What get_tuple read in one snapshot.
 
     Attributes:
@@ -118,8 +118,7 @@ def refs_of(one: Found) -> Iterator[Ref]:
     yield from (ref for _, _, ref, _ in one.writes)
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class Page:
+class Page(NamedTuple):
     """A page of a listing.
 
     Attributes:
@@ -220,7 +219,6 @@ def _page_statement(query: Query, below: int, size: int) -> Statement:
     return Statement("page_of_space", (query.thread_id, query.ns, below, size))
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class _Bound:
     """Decides what is older than the checkpoint that `before` names.
 
@@ -233,10 +231,11 @@ class _Bound:
         undone: for rows that were rolled back, the sequence of the rollback.
     """
 
-    query: Query
-    seqs: dict[str, int]
-    parents: dict[str, int | None] = field(default_factory=dict)
-    undone: dict[int, int] = field(default_factory=dict)
+    def __init__(self, query: Query, seqs: dict[str, int]) -> None:
+        self.query = query
+        self.seqs = seqs
+        self.undone: dict[int, int] = {}
+        self.parents: dict[str, int | None] = {}
 
     def admits(self, one: Found) -> Program[bool]:
         query, place = self.query, one.row.place

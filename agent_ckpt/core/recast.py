@@ -24,25 +24,15 @@ from agent_ckpt.core.rows import (
     unsealed,
     writes_row,
 )
-from agent_ckpt.core.storekeys import StoreKeys
+from agent_ckpt.core.storekeys import StoreKeys, store_state
 from agent_ckpt.core.translate import translated
 from agent_ckpt.core.writes import task_key
-from agent_ckpt.errors import CorruptionError
 from agent_ckpt.model import Place, ThreadRow
 
 PAGE = 1000
 
 ThreadKey = tuple[int, Any, bytes]
 """A thread's number, and its id and secret as they are stored."""
-
-
-def store_state() -> Program[tuple[bytes, int, bytes | None, bool]]:
-    """Store id, commit sequence, seal, and whether there are threads."""
-    found = yield Statement("store_state")
-    if not found:
-        raise CorruptionError("the store's row is missing; restore a backup")
-    store_id, sequence, stored, threads = found[0]
-    return store_id, sequence, stored, bool(threads)
 
 
 def set_first_seal(with_threads: bytes, empty: bytes) -> Program[bytes]:

@@ -6,18 +6,25 @@ wrapped; `translated` runs a program against it, so that no program needs to kno
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent_ckpt.codec import frame, seal
-from agent_ckpt.codec.keyring import Keyring
+from agent_ckpt.backend import Program, Statement
+from agent_ckpt.codec import frame
 from agent_ckpt.core.rows import SECRET_SIZE, unsealed
-from agent_ckpt.errors import SealError, WrongKeyError
+from agent_ckpt.errors import CorruptionError, SealError, WrongKeyError
+from agent_ckpt.later import Later
 from agent_ckpt.model import Place, Secret
 
+if TYPE_CHECKING:
+    from agent_ckpt.codec import seal
+    from agent_ckpt.codec.keyring import Keyring
+else:
+    seal = Later("agent_ckpt.codec.seal")
+
 SEALS_THREAD_IDS = 1
-SEALING = 2
 RESEALING = 4
 """A rotation for a compromised key at a key service is going on."""
+SEALING = 2
 """The file is being sealed, or unsealed: some of its threads are plaintext."""
 _SECRETS_KEPT = 4096
 
@@ -75,6 +82,15 @@ class StoreSeal(NamedTuple):
 
     def stored(self) -> bytes:
         return bytes((self.flags,)) + self.envelope
+
+
+def store_state() -> Program[tuple[bytes, int, bytes | None, bool]]:
+    """Store id, commit sequence, seal, and whether there are threads; never run translated."""
+    found = yield Statement("store_state")
+    if not found:
+        raise CorruptionError("the store's row is missing; restore a backup")
+    store_id, sequence, stored, threads = found[0]
+    return store_id, sequence, stored, bool(threads)
 
 
 class StoreKeys:

@@ -137,7 +137,7 @@ def _blob(check: Check, number: int, address: bytes, framed: bytes) -> _Known:
 
 def _bound(body: bytes) -> bytes | None:
     if body[0] == frame.NODE:
-        return tree.open_group(body)[0]
+        return tree.open_group(body)[0][: digest.CHECK_SIZE]
     return arrays.base_of(body)[1] if body[0] == frame.ARRAY_DIFF else None
 
 

@@ -57,6 +57,25 @@ def open_reader(uri: str, wait_s: float, engine: Engine = STANDARD) -> sqlite3.C
     return connection
 
 
+def open_folder(uri: str, synchronous: str, engine: Engine = STANDARD) -> sqlite3.Connection:
+    """Open a connection that folds the WAL and writes nothing."""
+    connection = connect(uri, engine)
+    try:
+        _guard_reads(connection)
+        set_synchronous(connection, synchronous)
+        set_wal_autocheckpoint(connection, 0)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def begin_reading(connection: sqlite3.Connection) -> None:
+    """Begin a read transaction at the last commit; BEGIN alone would leave it to the first read."""
+    connection.execute("BEGIN")
+    connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
+
+
 def _guard_reads(connection: sqlite3.Connection) -> None:
     distrust_schema(connection)
     no_mmap(connection)

@@ -10,6 +10,7 @@ from typing import Any
 from agent_ckpt.backend import Row, Statement
 from agent_ckpt.errors import CkptError, PoisonedError, UnavailableError
 from agent_ckpt.sqlite import connect, engine, errors, fork, wal
+from agent_ckpt.sqlite.beside import Beside
 from agent_ckpt.sqlite.drive import Counter, drive, roll_back
 from agent_ckpt.sqlite.guard import Guard, Pauses
 from agent_ckpt.sqlite.jobs import Job, announce, as_ours, own_copy
@@ -35,12 +36,14 @@ class Handle:
         counter: Counter,
         guard: Guard | None = None,
         wal_watch: wal.Wal | None = None,
+        beside: Beside | None = None,
     ) -> None:
         self.connection = connection
         self.path = path
         self.counter = counter
         self.guard = guard
         self.wal = wal_watch
+        self.beside = beside
         self.mutex = threading.RLock() if guard is None else guard.mutex
         self.bytes = 0
         self.weighs = False
@@ -61,6 +64,8 @@ class Handle:
             self.settle()
         # An interrupt can have kept the last transaction from being ended.
         roll_back(self.connection, self.counter)
+        if self.wal is not None:
+            self.wal.before_commit(self.connection)
         self.counter.control(self.connection, "BEGIN IMMEDIATE")
         if self.wal is not None and self.wal.limits.mode == "rollback" and connect.in_wal_mode(self.connection):
             raise UnavailableError(
@@ -83,10 +88,22 @@ class Handle:
             try:
                 if self.guard is not None and not self.guard.lock_file():
                     return False
-                return self.wal.cut(self.connection, wait_s)
+                done = self.wal.cut(self.connection, wait_s)
+                if done and self.beside is not None:
+                    self.beside.forget()
+                return done
             finally:
                 if self.guard is not None:
                     self.guard.unlock_file()
+
+    def commit_something(self) -> None:
+        """Commit a page or two, so that the WAL isn't folded to its end; the caller holds the guard.
+
+        Raises:
+            sqlite3.Error: if it fails; nothing is written before it was settled then.
+        """
+        self.unsettled = True
+        self.settle()
 
     def settle(self) -> None:
         """Make certain that a commit which failed is not stored, by a commit that takes its place in the WAL.
@@ -99,6 +116,8 @@ class Handle:
             sqlite3.Error: if it fails as well.
         """
         roll_back(self.connection, self.counter)
+        if self.wal is not None:
+            self.wal.before_commit(self.connection)
         self.counter.control(self.connection, "BEGIN IMMEDIATE")
         self.counter.statement(self.connection, Statement("next_sequence"))
         self.counter.control(self.connection, "COMMIT")

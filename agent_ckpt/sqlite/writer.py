@@ -293,6 +293,8 @@ class Writer(Upkeep):
         self._check_thread()
         with self._lock:
             self._closing = True
+        self.hurry()
+        self._tidier.end()
         with self._run:
             self._finish()
         self._tidier.end()
@@ -306,6 +308,7 @@ class Writer(Upkeep):
     def dispose(self) -> None:
         """Close without a promise to anybody, for a saver that was dropped or that outlives its program."""
         self._closing = True
+        self.hurry()
         if not self._run._is_owned():  # type: ignore[attr-defined]
             try:
                 if self._run.acquire(blocking=False):
