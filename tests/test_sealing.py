@@ -669,7 +669,7 @@ def test_threads_go_in_and_out_of_sealed_files(path: Path, tmp_path: Path, open_
         at = put(saver, saver.get_tuple(config(thread_id)).config, 9, value="later")
         saver.put_writes(at, [("value", 1)], "task-9")
         assert saver.get_tuple(config(thread_id)).checkpoint["channel_values"] == {"value": "later"}
-    saver.export_thread("alice", tmp_path / "alice.ackpt")
+    saver.export_thread("alice", tmp_path / "alice.ackpt", plain=True)
     with AgentSaver(tmp_path / "second.db") as second:
         second.import_thread(tmp_path / "alice.ackpt")
         assert whole_of(second, "alice") == whole_of(saver, "alice") and second.verify()

@@ -357,6 +357,6 @@ def test_no_text_in_what_lies_beside(path: Path, form: str, journal: Any, monkey
         assert not found_in(path, CANARY)
         assert len(list(saver.threads())) == 3 and saver.verify()
         assert saver.credentials(f"{CANARY} copy").names() == [f"{CANARY} name"]
-        plain = path.with_name("plain.ackpt")
-        saver.export_thread(f"{CANARY} copy", plain, plain=True)
-    assert [name for name, _ in found_in(path, CANARY)] == [plain.name]  # the search does find what is in clear
+    with AgentSaver(path.with_name("plain.db"), compression="none") as plain:
+        put(plain, config(), 1, value=CANARY)
+    assert [name for name, _ in found_in(path, CANARY)] == ["plain.db"]  # the search does find what is in clear
