@@ -52,13 +52,13 @@ if TYPE_CHECKING:
     from agent_ckpt.leases import Lease
     from agent_ckpt.official_file import OfficialFile
     from agent_ckpt.options import Options
-    from agent_ckpt.portable_ops import PortableReport
     from agent_ckpt.reports import (
         Captured,
         Check,
         CheckReport,
         Finding,
         LeaseInfo,
+        PortableReport,
         SchemaChange,
         ThreadCheck,
         ThreadInfo,
@@ -85,7 +85,7 @@ _HOMES = {
     "KeyStatus": "key_work",
     "Rotation": "key_work",
     "OfficialFile": "official_file",
-    "PortableReport": "portable_ops",
+    "PortableReport": "reports",
     "TransferProgress": "reports",
     "TransferReport": "reports",
     "atransfer": "transfers",

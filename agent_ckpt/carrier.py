@@ -82,6 +82,9 @@ def thread_id_of(thread: Any) -> str:
         thread = _configurable(thread).get("thread_id")
         if thread is None:
             raise UsageError(f"no thread_id in the config: {_WHERE}")
+    if type(thread) is SessionThreadId:
+        # Its text was looked at when it was made.
+        return str.__str__(thread)
     if isinstance(thread, str):
         if not thread:
             raise UsageError(f"thread_id is empty: {_WHERE}")
@@ -136,8 +139,8 @@ def _exact(text: str) -> str:
 
 def _text(conf: Mapping[str, Any], key: str) -> str | None:
     value = conf.get(key)
-    if value is None:
-        return None
+    if value is None or (type(value) is str and value.isascii()):
+        return value
     if isinstance(value, str):
         try:
             value.encode()
@@ -151,8 +154,8 @@ def _text(conf: Mapping[str, Any], key: str) -> str | None:
 
 def run_id_of(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> str | None:
     """The run's id as text: from the metadata, the configurable, or the config itself."""
-    for source in (metadata, config.get("metadata") or {}, config.get("configurable") or {}, config):
-        value = source.get("run_id")
+    for source in (metadata, config.get("metadata"), config.get("configurable"), config):
+        value = source.get("run_id") if source is not None else None
         if value is not None and value != "":
             return str(value)
     return None

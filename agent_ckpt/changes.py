@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from agent_ckpt.errors import SchemaChangeError, SchemaChangeWarning
-from agent_ckpt.reports import SchemaChange
+from agent_ckpt.later import Later
+
+if TYPE_CHECKING:
+    from agent_ckpt import reports
+    from agent_ckpt.reports import SchemaChange
+else:
+    reports = Later("agent_ckpt.reports")
 
 OnChange = Literal["ignore", "warn", "raise"]
 
@@ -61,7 +68,7 @@ def compare(found: CheckpointTuple, view: View) -> list[SchemaChange]:
         *_writes_gone(found, view),
         *_unloadable(found, view),
         *_removed(found, view),
-        *(SchemaChange("node_removed", name, f"node {name!r} ran before and is gone") for name in removed),
+        *(reports.SchemaChange("node_removed", name, f"node {name!r} ran before and is gone") for name in removed),
         *_retyped(found, view),
         *_added(found, view),
     ]
@@ -97,7 +104,7 @@ def _tasks_gone(found: CheckpointTuple, view: View) -> Iterator[SchemaChange]:
 
 
 def _gone(node: str, why: str) -> SchemaChange:
-    return SchemaChange("pending_node_gone", node, f"node {node!r} is gone, and {why}")
+    return reports.SchemaChange("pending_node_gone", node, f"node {node!r} is gone, and {why}")
 
 
 def _newer(version: Any, last: Any) -> bool:
@@ -112,7 +119,9 @@ def _writes_gone(found: CheckpointTuple, view: View) -> Iterator[SchemaChange]:
     for channel in sorted(known):
         inner = channel.startswith(("__", _BRANCH)) or channel in view.channels
         if not inner:
-            yield SchemaChange("pending_write_gone", channel, f"a finished task wrote to {channel!r}, which is gone")
+            yield reports.SchemaChange(
+                "pending_write_gone", channel, f"a finished task wrote to {channel!r}, which is gone"
+            )
 
 
 def _unloadable(found: CheckpointTuple, view: View) -> Iterator[SchemaChange]:
@@ -123,20 +132,20 @@ def _unloadable(found: CheckpointTuple, view: View) -> Iterator[SchemaChange]:
             continue
         if name in since or isinstance(values.get(name), _DeltaSnapshot):
             detail = f"channel {name!r} was a DeltaChannel, and is a {type(channel).__name__}, which can't read it"
-            yield SchemaChange("unloadable", name, detail)
+            yield reports.SchemaChange("unloadable", name, detail)
         elif name in values:
             try:
                 channel.from_checkpoint(values[name])
             except Exception as exc:
                 detail = f"channel {name!r} can't take the stored value ({type(exc).__name__})"
-                yield SchemaChange("unloadable", name, detail)
+                yield reports.SchemaChange("unloadable", name, detail)
 
 
 def _removed(found: CheckpointTuple, view: View) -> Iterator[SchemaChange]:
     for name in found.checkpoint["channel_values"]:
         # The triggers of a node are told with their node.
         if name not in view.channels and not name.startswith((_BRANCH, "__")):
-            yield SchemaChange("channel_removed", name, f"channel {name!r} has a stored value and is gone")
+            yield reports.SchemaChange("channel_removed", name, f"channel {name!r} has a stored value and is gone")
 
 
 def _added(found: CheckpointTuple, view: View) -> Iterator[SchemaChange]:
@@ -144,7 +153,7 @@ def _added(found: CheckpointTuple, view: View) -> Iterator[SchemaChange]:
     for name, channel in view.channels.items():
         inner = name.startswith((_BRANCH, _JOIN, "__")) or not hasattr(channel, "from_checkpoint")
         if not inner and name not in stored:
-            yield SchemaChange("channel_added", name, f"channel {name!r} has no stored value")
+            yield reports.SchemaChange("channel_added", name, f"channel {name!r} has no stored value")
 
 
 def _retyped(found: CheckpointTuple, view: View) -> Iterator[SchemaChange]:
@@ -154,7 +163,9 @@ def _retyped(found: CheckpointTuple, view: View) -> Iterator[SchemaChange]:
         if declared not in _PLAIN or type(value) not in _PLAIN or isinstance(value, _NUMBERS.get(declared, declared)):
             continue
         is_type, was_type = declared.__name__, type(value).__name__
-        yield SchemaChange("channel_retyped", name, f"channel {name!r} holds a {was_type}, and is declared {is_type}")
+        yield reports.SchemaChange(
+            "channel_retyped", name, f"channel {name!r} holds a {was_type}, and is declared {is_type}"
+        )
 
 
 class Watch:
@@ -190,28 +201,30 @@ class Watch:
         looked = compare(found, view) if guard is not None else [*_tasks_gone(found, view), *_removed(found, view)]
         others = [change for change in looked if change.kind != "channel_added"]
         if guard is not None and guard[1] == "raise" and any(change.fatal for change in others):
-            raise refusal(found, others)
+            raise refusal(found.config, others)
         removed = [change for change in others if change.kind in ("channel_removed", "pending_node_gone")]
         if removed and self._on_change == "raise":
-            raise refusal(found, removed)
+            raise refusal(found.config, removed)
         loud = guard is not None and guard[1] != "ignore"
-        self._tell(found, others if loud else removed if self._on_change == "warn" else [])
+        self._tell(found.config, others if loud else removed if self._on_change == "warn" else [])
 
-    def unresolved(self, found: CheckpointTuple, kept: dict[str, str]) -> None:
-        """Values of a checkpoint were read as Unresolved, since their classes aren't there."""
+    def unresolved(self, config: RunnableConfig, kept: dict[str, str]) -> None:
+        """Values of the checkpoint that a config names were read as Unresolved, since their classes aren't there."""
         names = list(kept)
-        changes = [SchemaChange("unresolved", name, f"class {name} isn't there: {kept[name]}") for name in names]
+        changes = [
+            reports.SchemaChange("unresolved", name, f"class {name} isn't there: {kept[name]}") for name in names
+        ]
         if self._on_change == "raise":
             kept.clear()
-            raise refusal(found, changes)
+            raise refusal(config, changes)
         if self._on_change == "warn":
-            self._tell(found, changes)
+            self._tell(config, changes)
 
-    def _tell(self, found: CheckpointTuple, changes: list[SchemaChange]) -> None:
+    def _tell(self, config: RunnableConfig, changes: list[SchemaChange]) -> None:
         fresh = [change for change in changes if (change.kind, change.name) not in self._told]
         self._told.update((change.kind, change.name) for change in fresh)
         if fresh:
-            place = found.config["configurable"]
+            place = config["configurable"]
             message = (
                 f"the code changed since checkpoint {place['checkpoint_id']!r} in namespace {place['checkpoint_ns']!r} "
                 f"of thread {str(place['thread_id'])!r} was stored: {'; '.join(change.detail for change in fresh)}"
@@ -219,9 +232,9 @@ class Watch:
             warnings.warn(message, SchemaChangeWarning, stacklevel=2)
 
 
-def refusal(found: CheckpointTuple, changes: list[SchemaChange]) -> SchemaChangeError:
+def refusal(config: RunnableConfig, changes: list[SchemaChange]) -> SchemaChangeError:
     """The error of a run that may not go on."""
-    place = found.config["configurable"]
+    place = config["configurable"]
     stored = "No node of it has run" if place["checkpoint_ns"] else "No node has run and nothing was stored"
     return SchemaChangeError(
         f"the graph can't go on from checkpoint {place['checkpoint_id']!r} in namespace {place['checkpoint_ns']!r} of "

@@ -110,7 +110,7 @@ def _check_one(
         written_at = [write[3] for write in found.writes]
         restored = store.code.migrations.apply(restored, written_at)
         stuck = store.code.migrations.stuck(restored, written_at)
-        yield from delta_work.history_at(store, place, view.deltas(restored), codec, _nothing_known)
+        yield from delta_work.history_at(store, place, view.deltas(restored), codec, kept, _nothing_known)
     except CkptError as exc:
         return ThreadCheck(place.thread_id, place.checkpoint_id, (), exc.message), None
     unresolved = [SchemaChange("unresolved", name, f"class {name} isn't there: {why}") for name, why in kept.items()]

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from langchain_core.runnables import RunnableConfig
 
-from agent_ckpt import compat
 from agent_ckpt.changes import OnChange, View, Watch
 from agent_ckpt.errors import UsageError
+from agent_ckpt.later import Later
 from agent_ckpt.parts import Thread
 from agent_ckpt.plumbing import Plumbing
-from agent_ckpt.reports import Captured, CheckReport
+
+if TYPE_CHECKING:
+    from agent_ckpt import compat
+    from agent_ckpt.reports import Captured, CheckReport
+else:
+    compat = Later("agent_ckpt.compat")
 
 
 class Guard:

@@ -180,8 +180,11 @@ def _use(keyring: Keyring, owner: Owner, envelope: bytes | None, store_id: bytes
     return (yield Outside(make)) if keyring.remote else make()
 
 
-def use_of(keyring: Keyring, owner: Owner, envelope: bytes | None, store_id: bytes) -> Use:
+def use_of(keyring: Keyring, owner: Owner, envelope: bytes | None, store_id: bytes, turn: int = 0) -> Use:
     """Who uses credentials, with the data key unwrapped from its envelope, or a new one; may ask a key service.
+
+    Args:
+        turn: of a new one, the rotation that it is made in.
 
     Raises:
         SealError, WrongKeyError, KeyServiceError
@@ -189,7 +192,7 @@ def use_of(keyring: Keyring, owner: Owner, envelope: bytes | None, store_id: byt
     context, fresh = vaults.context(store_id, owner.thread_id), envelope is None
     if envelope is None:
         key = seal.new_keys(seal.KEY_SIZE)
-        envelope = keyring.wrap(key, context)
+        envelope = keyring.wrap(key, context, turn)
     else:
         key = keyring.unwrap(envelope, context, f"the credentials of thread {owner.thread_id!r}")
     return Use(store_id, owner.thread_id, seal.DataCipher(key, context), envelope, fresh, time.time(), owner.by)

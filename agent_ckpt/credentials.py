@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agent_ckpt import credential_work
 from agent_ckpt.carrier import thread_id_of
+from agent_ckpt.later import Later
 from agent_ckpt.parts import Thread
 from agent_ckpt.plumbing import Plumbing
-from agent_ckpt.vault import Credential, CredentialInfo, CredentialUse, Hidden
+
+if TYPE_CHECKING:
+    from agent_ckpt import credential_work, vault
+    from agent_ckpt.vault import Credential, CredentialInfo, CredentialUse
+else:
+    credential_work = Later("agent_ckpt.credential_work")
+    vault = Later("agent_ckpt.vault")
 
 
 class Credentials:
@@ -51,7 +57,7 @@ class Credentials:
             ValueNotStorableError: for another value, naming where in it.
             UnavailableError: locked for longer than `busy_timeout_s`, disk full, read-only.
         """
-        hidden = Hidden(value)
+        hidden = vault.Hidden(value)
         del value
         return self._saver._run(
             credential_work.put(self._saver._store, self._owner, name, hidden, expires_at, if_revision)
@@ -65,7 +71,7 @@ class Credentials:
         if_revision: int | None = None,
     ) -> int:
         """`set`, async."""
-        hidden = Hidden(value)
+        hidden = vault.Hidden(value)
         del value
         return await self._saver._arun(
             credential_work.put(self._saver._store, self._owner, name, hidden, expires_at, if_revision)

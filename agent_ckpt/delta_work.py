@@ -10,7 +10,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import DeltaChannelHistory
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-from agent_ckpt.carrier import place_of
+from agent_ckpt.carrier import config_for, place_of
 from agent_ckpt.codec.values import ValueCodec
 from agent_ckpt.core import read
 from agent_ckpt.model import Place
@@ -23,15 +23,26 @@ from agent_ckpt.steps import Call, Steps
 def delta_history(
     store: Store, config: RunnableConfig, channels: Sequence[str]
 ) -> Steps[Mapping[str, DeltaChannelHistory]]:
-    return (yield from history_at(store, place_of(config), channels, store.codec))
+    place = place_of(config)
+    kept: dict[str, str] = {}
+    found = yield from history_at(store, place, channels, store.codec, kept)
+    if kept:
+        store.code.watch.unresolved(config_for(place, None), kept)
+    return found
 
 
 def history_at(
-    store: Store, place: Place, channels: Sequence[str], codec: ValueCodec, hot_of: read.HotOf | None = None
+    store: Store,
+    place: Place,
+    channels: Sequence[str],
+    codec: ValueCodec,
+    kept: dict[str, str],
+    hot_of: read.HotOf | None = None,
 ) -> Steps[Mapping[str, DeltaChannelHistory]]:
     """What DeltaChannels are rebuilt from at a checkpoint, in the current state version.
 
     Args:
+        kept: where to note the classes that weren't there, where they gave an Unresolved value.
         hot_of: what is known of a thread; None for what the saver knows, which learns from this read.
 
     Raises:
@@ -44,7 +55,7 @@ def history_at(
         return {channel: {"writes": []} for channel in channels}
     if hot_of is None:
         store.hot.keep(place.thread_id, store.hot.of(place.thread_id, made.thread))
-    value = Reading(codec).values(made.thread, made.place, made.blobs)
+    value = Reading(codec, kept).values(made.thread, made.place, made.blobs)
     move = partial(store.code.migrations.delta, made.place)
     histories: dict[str, DeltaChannelHistory] = {}
     for channel in channels:

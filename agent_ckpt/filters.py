@@ -15,6 +15,9 @@ _OF_USER = (list, tuple, dict, UUID, datetime, date)
 """What of a config's own metadata is kept besides: what a user filters by, and no object that merely rides along."""
 _OF_LANGCHAIN = "lc_versions"
 """A dict that LangChain adds to every run's metadata; LangGraph's own savers keep none."""
+_KEPT_METADATA = _PLAIN + _OF_USER
+_KEPT_CONFIGURABLE = (*_PLAIN, UUID)
+_LEFT_OUT = frozenset((*EXCLUDED_METADATA_KEYS, _OF_LANGCHAIN))
 
 
 def whole_metadata(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -23,10 +26,9 @@ def whole_metadata(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> di
     Ids, times, lists and dicts that the user put into the config's metadata are kept too.
     """
     full = {key: _clean(value) for key, value in metadata.items()}
-    for source, kept in ((config.get("metadata"), _PLAIN + _OF_USER), (config.get("configurable"), (*_PLAIN, UUID))):
+    for source, kept in ((config.get("metadata"), _KEPT_METADATA), (config.get("configurable"), _KEPT_CONFIGURABLE)):
         for key, value in (source or {}).items():
-            ours = key in full or key in EXCLUDED_METADATA_KEYS or str(key).startswith("__") or key == _OF_LANGCHAIN
-            if not ours and isinstance(value, kept):
+            if isinstance(value, kept) and key not in full and key not in _LEFT_OUT and not str(key).startswith("__"):
                 full[key] = _clean(value)
     return full
 

@@ -15,7 +15,7 @@ from agent_ckpt.codec import seal
 from agent_ckpt.core import recast
 from agent_ckpt.core.recast import Recast, ThreadKey
 from agent_ckpt.core.rows import SECRET_SIZE
-from agent_ckpt.core.storekeys import SEALING, StoreKeys, StoreSeal, key_id_of
+from agent_ckpt.core.storekeys import RESEALING, SEALING, StoreKeys, StoreSeal, key_id_of, store_state, turn_of
 from agent_ckpt.errors import UnavailableError, UsageError
 from agent_ckpt.sealing import Sealing
 from agent_ckpt.steps import Call, Outside, Steps
@@ -66,17 +66,20 @@ class Rotation:
         retired: ids of the keys that nothing in the file is wrapped under any more. Backups from before need them.
         threads: how many threads were wrapped, or sealed, anew.
         wal_truncated: whether the WAL was cut; else it still holds frames of before.
+        pages_left: how many free pages the file still has, which could not be given back; they hold zeros. -1:
+            it isn't known, since others held the lock all the time.
     """
 
     active: str | None
     retired: tuple[str, ...]
     threads: int
     wal_truncated: bool = False
+    pages_left: int = 0
 
 
 def status(sealing: Sealing) -> Steps[KeyStatus]:
     """Count what stands under which key; needs no key."""
-    _, _, stored, _ = yield Call(recast.store_state)
+    _, _, stored, _ = yield Call(store_state)
     found = StoreSeal.read(stored) if stored is not None else None
     threads: dict[str, int] = {}
     at = 0
@@ -118,10 +121,16 @@ def rotate(sealing: Sealing, compromised: bool, progress: Progress | None) -> St
     before = yield from status(sealing)
     if not keyring.remote and not before.remaining:
         keyring.add_new()
-    yield from _rotate_store(sealing, stored, compromised)
-    todo = sum(count for key_id, count in before.threads.items() if keyring.remote or key_id != keyring.active_id)
+    if not (compromised and StoreSeal.read(stored).flags & RESEALING):  # else it was interrupted, and goes on
+        yield from _rotate_store(sealing, stored, compromised)
+    if compromised and keyring.remote:
+        todo = yield from _behind(sealing)
+    else:
+        todo = sum(count for key_id, count in before.threads.items() if keyring.remote or key_id != keyring.active_id)
     done = yield from _each(sealing, _reseal if compromised else _rewrap, progress, todo)
     yield from vault_keys.renew(sealing, compromised)
+    if compromised:
+        yield from _end_resealing(sealing)
     after = yield from status(sealing)
     gone = {before.store, *before.threads, *before.credentials} - {
         after.store,
@@ -139,7 +148,10 @@ def _rotate_store(sealing: Sealing, stored: bytes, compromised: bool) -> Steps[N
     found = StoreSeal.read(stored)
     if not keyring.remote and key_id_of(found.envelope) == keyring.active_id:
         return
-    made = yield from sealing.new_store_seal(keys.store_id, found.flags, None if compromised else keys.store_key)
+    # A key service doesn't tell by its key's id what is done, so there the store says that it isn't finished.
+    flags = found.flags | (RESEALING if compromised and keyring.remote else 0)
+    key, turn = (None, keys.turn + 1) if compromised else (keys.store_key, keys.turn)
+    made = yield from sealing.new_store_seal(keys.store_id, flags, key, turn)
     if compromised:
         changed = yield Call(partial(recast.rename, keys, StoreKeys(keyring, keys.store_id, made)), write=True)
     else:
@@ -147,6 +159,27 @@ def _rotate_store(sealing: Sealing, stored: bytes, compromised: bool) -> Steps[N
     if not changed:
         raise UnavailableError("the store's key was changed by somebody else just now; run the rotation again")
     yield from sealing.unlock(keys.store_id, made)
+
+
+def _behind(sealing: Sealing) -> Steps[int]:
+    """How many threads have a data key from before the rotation that is going on."""
+    behind = at = 0
+    while page := (yield Call(partial(recast.thread_keys, at))):
+        at = page[-1][0]
+        behind += sum(not _is_resealed(sealing, secret) for _, _, secret in page)
+    return behind
+
+
+def _end_resealing(sealing: Sealing) -> Steps[None]:
+    """Take the mark of a rotation that goes on off the store."""
+    keys = sealing.keys
+    assert keys is not None
+    found = StoreSeal.read(keys.stored)
+    if not found.flags & RESEALING:
+        return
+    made = yield from sealing.new_store_seal(keys.store_id, found.flags & ~RESEALING, keys.store_key, keys.turn)
+    if (yield Call(partial(recast.set_seal, keys.stored, made), write=True)):
+        yield from sealing.unlock(keys.store_id, made)
 
 
 Changing = Callable[[Sealing, list[ThreadKey]], Steps[int]]
@@ -175,6 +208,15 @@ def _is_done(sealing: Sealing, secret: bytes) -> bool:
     return len(secret) == SECRET_SIZE or (not keyring.remote and key_id_of(secret) == keyring.active_id)
 
 
+def _is_resealed(sealing: Sealing, envelope: bytes) -> bool:
+    """Whether a thread's or credentials' data key was made in the rotation for a compromised key that is going on."""
+    keys, keyring = sealing.keys, sealing.keyring
+    assert keys is not None and keyring is not None
+    if keyring.remote:
+        return turn_of(envelope) >= keys.turn
+    return key_id_of(envelope) == keyring.active_id
+
+
 def _rewrap(sealing: Sealing, page: list[ThreadKey]) -> Steps[int]:
     """Wrap the data keys of a page of threads under the active key; what they seal stays as it is."""
     wanted = [one for one in page if not _is_done(sealing, one[2])]
@@ -194,7 +236,7 @@ def _wrapped(sealing: Sealing, wanted: list[ThreadKey]) -> list[tuple[int, bytes
         thread_id = keys.thread_id(stored_id)
         context = keys.context(thread_id)
         material = keyring.unwrap(secret, context, f"thread {thread_id!r}")
-        changes.append((thread, secret, keyring.wrap(material, context)))
+        changes.append((thread, secret, keyring.wrap(material, context, turn_of(secret))))
     return changes
 
 
@@ -203,7 +245,7 @@ def _reseal(sealing: Sealing, page: list[ThreadKey]) -> Steps[int]:
     keys = sealing.keys
     assert keys is not None
     ((thread, stored_id, secret),) = page
-    if _is_done(sealing, secret):
+    if len(secret) == SECRET_SIZE or _is_resealed(sealing, secret):
         return 0
     thread_id = keys.thread_id(stored_id)
     return (yield from _recast(sealing, thread, thread_id, secret, keys, keys))
@@ -241,7 +283,7 @@ def seal_rest(sealing: Sealing, progress: Progress | None = None) -> Steps[int]:
     assert keys is not None
     plain = StoreSeal.read(keys.stored).flags & ~SEALING
     done = yield from _migrate(sealing, None, keys, progress)
-    ended = yield from sealing.new_store_seal(keys.store_id, plain, keys.store_key)
+    ended = yield from sealing.new_store_seal(keys.store_id, plain, keys.store_key, keys.turn)
     while not (yield Call(partial(recast.end_migration, keys.stored, ended), write=True)):
         done += yield from _migrate(sealing, None, keys, progress)
     yield from sealing.unlock(keys.store_id, ended)
@@ -258,7 +300,7 @@ def unseal(sealing: Sealing, progress: Progress | None) -> Steps[int]:
     found = StoreSeal.read(stored)
     yield from vault_keys.refuse_any()
     if not found.flags & SEALING:
-        marked = yield from sealing.new_store_seal(store_id, found.flags | SEALING, keys.store_key)
+        marked = yield from sealing.new_store_seal(store_id, found.flags | SEALING, keys.store_key, keys.turn)
         if not (yield Call(partial(recast.set_seal, stored, marked), write=True)):
             raise UnavailableError("the store's key was changed by somebody else just now; run this again")
         yield from sealing.unlock(store_id, marked)

@@ -22,12 +22,12 @@ from agent_ckpt.later import Later
 from agent_ckpt.model import LeaseRow
 from agent_ckpt.parts import Store, Thread
 from agent_ckpt.plumbing import Plumbing
-from agent_ckpt.reports import LeaseInfo
 from agent_ckpt.runs import position
 from agent_ckpt.steps import Call, Pause, Steps
 
 if TYPE_CHECKING:
     from agent_ckpt.core import lease as leasing
+    from agent_ckpt.reports import LeaseInfo
 else:
     leasing = Later("agent_ckpt.core.lease")
 

@@ -94,9 +94,7 @@ class Migrations:
             return None
         place = _place_of(found)
         stored = found.metadata.get(STATE_VERSION, FIRST)
-        waiting: list[tuple[str, Any]] = [
-            (name, stored) for name in _IN_TRANSIT if found.checkpoint["channel_values"].get(name)
-        ]
+        waiting: list[tuple[str, Any]] = [(name, stored) for name in _IN_TRANSIT if _waits(found, name)]
         pending = zip(found.pending_writes or (), written_at, strict=True)
         waiting += [(write[1], version or FIRST) for write, version in pending if _is_of_users(write[1])]
         for name, version in waiting:
@@ -248,6 +246,12 @@ def _no_function(what: str, number: int) -> str:
 def _is_of_users(channel: str) -> bool:
     """Whether what is written to a channel is the user's, and no mark of LangGraph's own."""
     return channel in _OF_USERS or not channel.startswith(("__", *_TRIGGERS))
+
+
+def _waits(found: CheckpointTuple, name: str) -> bool:
+    values = found.checkpoint["channel_values"]
+    # An input may be anything, also what has no truth value; Sends are a list that may be empty.
+    return name in values and (name != _TASKS or bool(values[name]))
 
 
 def _place_of(found: CheckpointTuple) -> Place:

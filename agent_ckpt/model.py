@@ -36,14 +36,18 @@ class Secret(bytes):
     Attributes:
         cipher: seals and opens the thread's frames.
         envelope: the wrapped keys, as they stand in the thread's row.
+        names, last_head: what codec/heads.py keeps of marks of namespaces, and of the sealed head made or opened last.
     """
 
     cipher: Sealer
     envelope: bytes
+    names: dict[str, bytes]
+    last_head: tuple[bytes, Any, bytes | None, Any] | None
 
     def __new__(cls, address_key: bytes, cipher: Sealer, envelope: bytes) -> Secret:
         made = super().__new__(cls, address_key)
         made.cipher, made.envelope = cipher, envelope
+        made.names, made.last_head = {}, None
         return made
 
     def __repr__(self) -> str:
@@ -59,7 +63,8 @@ class Entry:
         body: codec byte and payload, uncompressed.
         digest: its address under the thread's secret.
         number: its number within the thread; 0 while it isn't known to be stored.
-        children, check: for a group of references that was opened, what it refers to, and what binds that.
+        children, check: for a group of references that was opened, what it refers to, and what binds that (its check,
+            and the sum of the bodies where there is one).
     """
 
     __slots__ = ("body", "check", "children", "digest", "number")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from agent_ckpt.errors import UsageError
@@ -96,9 +97,11 @@ class Options:
     def __post_init__(self) -> None:
         if isinstance(self.mask_keys, (list, set, frozenset)):
             object.__setattr__(self, "mask_keys", tuple(self.mask_keys))
-        hints = get_type_hints(Options)
         for field in dataclasses.fields(self):
-            _check(field.name, getattr(self, field.name), hints[field.name])
+            value = getattr(self, field.name)
+            # The defaults are right, and reading the types takes a millisecond.
+            if value is not field.default and not (field.default is dataclasses.MISSING and value == {}):
+                _check(field.name, value, _types()[field.name])
         for name in ("busy_timeout_s", "busy_ttl_s", "cache_bytes"):
             if not 0 <= getattr(self, name) <= _LARGEST:
                 raise UsageError(f"option {name} must be a number from 0 to {_LARGEST}, got {getattr(self, name)!r}")
@@ -117,6 +120,11 @@ class Options:
                 f"option file_mode must be permission bits that let the owner read and write, "
                 f"such as 0o600; got {oct(self.file_mode)}"
             )
+
+
+@cache
+def _types() -> dict[str, Any]:
+    return get_type_hints(Options)
 
 
 def _check_migrations(state_version: int, option: str, migrations: Mapping[int, Any]) -> None:
@@ -168,7 +176,7 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     Raises:
         UsageError: for a value that doesn't parse, naming the variable.
     """
-    hints = get_type_hints(Options)
+    hints = _types()
     found: dict[str, Any] = {}
     for field in dataclasses.fields(Options):
         variable = ENV_PREFIX + field.name.upper()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_ckpt.carrier import Carrier
-from agent_ckpt.codec.keyring import Keyring
 from agent_ckpt.codec.values import ValueCodec
 from agent_ckpt.core import flight
 from agent_ckpt.core.hot import HotCache
@@ -15,6 +14,9 @@ from agent_ckpt.options import Options
 from agent_ckpt.running_code import RunningCode
 from agent_ckpt.runs import Runs
 from agent_ckpt.steps import Steps
+
+if TYPE_CHECKING:
+    from agent_ckpt.codec.keyring import Keyring
 
 Thread = Any
 """A thread_id (str, int or UUID) or a config that holds one."""

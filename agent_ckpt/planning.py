@@ -16,7 +16,7 @@ from langgraph.checkpoint.base import (
 )
 
 from agent_ckpt.carrier import config_for, run_id_of, state_version_of
-from agent_ckpt.codec import expand, frame, tree
+from agent_ckpt.codec import expand, frame, rows, tree
 from agent_ckpt.codec.plan import RUN_FROM, Planner
 from agent_ckpt.codec.values import DecodeError, UnresolvedError, ValueCodec
 from agent_ckpt.core.flight import Rules
@@ -103,15 +103,18 @@ class Planning:
         channels, inherits = self._channels(at, checkpoint, new_versions)
         for name, value in captured.items():
             channels.append((CAPTURE + name, None, self._planner.plan(value, path_of(CAPTURE + name))))
+        plans = [plan for _, _, plan in channels]
         return PutPlan(
             place,
             at.checkpoint_id,
             run_id_of(config, metadata),
             body,
+            rows.pack_ends(body, [version for _, version, _ in channels]),
             channels,
             inherits,
+            KEEP in plans,
             self._target(),
-            self._framed([plan for _, _, plan in channels]),
+            self._framed(plans),
             self._compression,
             session,
             self._rules,

@@ -6,12 +6,10 @@ import asyncio
 import os
 import secrets
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agent_ckpt.carrier import thread_id_of
-from agent_ckpt.codec.keyring import Keyring, KeySource
 from agent_ckpt.errors import CkptError, DiskFullError, UnavailableError, UsageError
 from agent_ckpt.later import Later
 from agent_ckpt.parts import Store, Thread
@@ -19,9 +17,15 @@ from agent_ckpt.plumbing import Plumbing
 from agent_ckpt.steps import Call, Steps
 
 if TYPE_CHECKING:
+    from agent_ckpt import reports
+    from agent_ckpt.codec import keyring as keyrings
     from agent_ckpt.codec import portable, sealed_file
+    from agent_ckpt.codec.keyring import Keyring, KeySource
     from agent_ckpt.core import portable as programs
+    from agent_ckpt.reports import PortableReport
 else:
+    reports = Later("agent_ckpt.reports")
+    keyrings = Later("agent_ckpt.codec.keyring")
     sealed_file = Later("agent_ckpt.codec.sealed_file")
     programs = Later("agent_ckpt.core.portable")
     portable = Later("agent_ckpt.codec.portable")
@@ -29,22 +33,6 @@ else:
 Path = str | os.PathLike[str]
 _NO_SPACE = 28
 _MODE = 0o600
-
-
-@dataclass(frozen=True, slots=True)
-class PortableReport:
-    """What an export wrote, or an import read.
-
-    Attributes:
-        thread_id: the thread, by its id in the store.
-        checkpoints, writes: how many it has; writes are calls of put_writes.
-        size: bytes of the portable file.
-    """
-
-    thread_id: str
-    checkpoints: int
-    writes: int
-    size: int
 
 
 class PortableOps(Plumbing):
@@ -87,7 +75,7 @@ class PortableOps(Plumbing):
             raise UsageError("export_thread: give a key for the file, or plain=True, not both")
         if plain:
             return None
-        return Keyring.of(key) if key is not None else self._sealing.keyring
+        return keyrings.Keyring.of(key) if key is not None else self._sealing.keyring
 
     def import_thread(
         self, path: Path, *, thread_id: Thread | None = None, key: KeySource | None = None
@@ -136,7 +124,7 @@ def _stored(
 
 
 def _report(made: portable.Portable, thread_id: str, size: int) -> PortableReport:
-    return PortableReport(thread_id, made.checkpoints, made.calls, size)
+    return reports.PortableReport(thread_id, made.checkpoints, made.calls, size)
 
 
 def _check_free(path: Path) -> None:
@@ -189,7 +177,7 @@ def _read(path: Path, own: Keyring | None, key: KeySource | None) -> tuple[porta
                 f"the store a key (AgentSaver(..., key=...), --db-key), or export the thread in clear (plain=True)",
                 path=name,
             )
-        return sealed_file.FileSealer.of(about, Keyring.of(key) if key is not None else own, name)
+        return sealed_file.FileSealer.of(about, keyrings.Keyring.of(key) if key is not None else own, name)
 
     try:
         with open(name, "rb") as file:

@@ -257,3 +257,19 @@ class TransferReport:
     checkpoints: int
     writes: int
     already_there: int
+
+
+@dataclass(frozen=True, slots=True)
+class PortableReport:
+    """What an export wrote, or an import read.
+
+    Attributes:
+        thread_id: the thread, by its id in the store.
+        checkpoints, writes: how many it has; writes are calls of put_writes.
+        size: bytes of the portable file.
+    """
+
+    thread_id: str
+    checkpoints: int
+    writes: int
+    size: int

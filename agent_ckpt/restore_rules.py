@@ -7,8 +7,7 @@ run (subgraphs, LangGraph's second look at its start) go on with a session and d
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from langgraph.checkpoint.serde.types import INTERRUPT
 
@@ -28,8 +27,7 @@ _RUN = "__pregel_runtime"
 """What LangGraph puts into the configurable of a run, and into that of no update_state or get_state."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(NamedTuple):
     """What one config asks.
 
     Attributes:

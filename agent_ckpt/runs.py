@@ -31,6 +31,8 @@ _ENTERING = frozenset(("__enter__", "__aenter__"))
 _LOOPS = "langgraph.pregel"
 _DRIVING = frozenset(("stream", "astream"))
 _FRAMES_AT_MOST = 16
+_SHOWN_EVERY_S = 0.05
+"""How often a run shows the other processes that it does something, at most."""
 
 _going: dict[bytes, GoingRun] = {}
 """The runs of this process that are going, by their session's id, whichever saver they restored through."""
@@ -116,6 +118,7 @@ class GoingRun:
         self.slot: int | None = None
         self.writing = False
         self.pending = 0
+        self._shown = 0.0
         self.board = board
         self._pid = os.getpid()
         self._loop = weakref.ref(loop, lambda _: self._dropped())
@@ -165,12 +168,14 @@ class GoingRun:
 
     def begin_write(self) -> None:
         """It is about to write: show it to the other processes, and that it does something."""
-        self.renewed = time.monotonic()
+        self.renewed = now = time.monotonic()
         self.writing = True
         with self._lock:
             self.pending += 1
             if self.slot is not None:
-                self.board.renew(self.slot)
+                if now - self._shown > _SHOWN_EVERY_S:
+                    self._shown = now
+                    self.board.renew(self.slot)
             elif not self._over:
                 self.slot = self.board.publish(int.from_bytes(self.session_id[4:], "big"), self.base)
 

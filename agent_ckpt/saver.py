@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -18,17 +18,16 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from agent_ckpt import delta_work, work
 from agent_ckpt import options as opts
+from agent_ckpt import work
 from agent_ckpt.carrier import Carrier
 from agent_ckpt.codec.gate import Gate
-from agent_ckpt.codec.keyring import Keyring, KeySource
 from agent_ckpt.compat_ops import CompatOps
 from agent_ckpt.core.hot import HotCache
 from agent_ckpt.credentials import CredentialOps
 from agent_ckpt.errors import UsageError
 from agent_ckpt.key_ops import KeyOps
-from agent_ckpt.key_work import seal_rest
+from agent_ckpt.later import Later
 from agent_ckpt.leases import LeaseOps
 from agent_ckpt.listing import Listing, OnDamage
 from agent_ckpt.portable_ops import PortableOps
@@ -40,6 +39,15 @@ from agent_ckpt.thread_ops import ThreadOps
 from agent_ckpt.timeline_ops import TimelineOps
 from agent_ckpt.turns import TurnOps
 from agent_ckpt.wal_ops import WalOps
+
+if TYPE_CHECKING:
+    from agent_ckpt import delta_work, key_work
+    from agent_ckpt.codec import keyring as keyrings
+    from agent_ckpt.codec.keyring import KeySource
+else:
+    delta_work = Later("agent_ckpt.delta_work")
+    key_work = Later("agent_ckpt.key_work")
+    keyrings = Later("agent_ckpt.codec.keyring")
 
 _URL_VARIABLE = "AGENT_CKPT_URL"
 _KEY_VARIABLE = "AGENT_CKPT_KEY"
@@ -95,7 +103,8 @@ class AgentSaver(
         self._backend = SqliteBackend(target, self._options)
         self._hot = HotCache(self._options.cache_bytes)
         self._carrier = Carrier(id(self._backend))
-        keyring = Keyring.of(key) if key is not None else None
+        keyring = keyrings.Keyring.of(key) if key is not None else None
+        seal_rest = lambda sealing: key_work.seal_rest(sealing)  # noqa: E731  (not imported before it is needed)
         self._sealing = Sealing(self._backend.target, keyring, self._options, seal_rest)
         self._runs = Runs(self._backend.board, self._options.busy_ttl_s)
         self._code = RunningCode(self._options, sealed=key is not None)
@@ -125,7 +134,7 @@ class AgentSaver(
         key = source.get(_KEY_VARIABLE)
         if key is not None and "key" not in options:
             # From the same environment: the variable that an `env:NAME` names may stand in it alone.
-            options["key"] = Keyring.of(key, source)
+            options["key"] = keyrings.Keyring.of(key, source)
         return cls(url, **{**opts.from_environment(source), **options})
 
     def __repr__(self) -> str:

@@ -9,15 +9,23 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agent_ckpt.codec import seal
-from agent_ckpt.codec.keyring import Keyring
-from agent_ckpt.core import recast, storekeys
+from agent_ckpt.core import storekeys
 from agent_ckpt.core.storekeys import KeysChanged, KeysNeeded, StoreKeys, StoreSeal
 from agent_ckpt.errors import NotSealedError, UsageError, WrongKeyError
+from agent_ckpt.later import Later
 from agent_ckpt.options import Options
 from agent_ckpt.steps import Ask, Call, Outside, Pause, Steps, T
+
+if TYPE_CHECKING:
+    from agent_ckpt.codec import seal
+    from agent_ckpt.codec.keyring import Keyring
+    from agent_ckpt.core import recast, translate
+else:
+    translate = Later("agent_ckpt.core.translate")
+    seal = Later("agent_ckpt.codec.seal")
+    recast = Later("agent_ckpt.core.recast")
 
 _ADDRESS_KEY_SIZE = 16
 
@@ -61,6 +69,9 @@ class Sealing:
 
     def through(self, inner: Steps[T]) -> Steps[T]:
         """Steps whose programs run against the file as it is sealed."""
+        return inner if self._checked and self.keys is None else self._through(inner)
+
+    def _through(self, inner: Steps[T]) -> Steps[T]:
         if not self._checked:
             yield from self._open()
         if self.keys is None:
@@ -96,7 +107,7 @@ class Sealing:
             WrongKeyError: the file is sealed, and its key isn't among ours.
             NotSealedError: we have a key, and the file is plaintext.
         """
-        store_id, _, stored, threads = yield Call(recast.store_state)
+        store_id, _, stored, threads = yield Call(storekeys.store_state)
         if self.keyring is None:
             if stored is not None:
                 raise self._no_key(stored)
@@ -122,7 +133,7 @@ class Sealing:
         """
         if self.keyring is None:
             raise UsageError(f"this needs the key of {self._path}: give the saver key=..., or the command --key")
-        store_id, _, stored, _ = yield Call(recast.store_state)
+        store_id, _, stored, _ = yield Call(storekeys.store_state)
         if stored is not None:
             yield from self.unlock(store_id, stored)
         return store_id, stored
@@ -144,11 +155,11 @@ class Sealing:
         empty = yield from self.new_store_seal(store_id, flags & ~storekeys.SEALING)
         return (yield Call(partial(recast.set_first_seal, made, empty), write=True))  # type: ignore[no-any-return]
 
-    def new_store_seal(self, store_id: bytes, flags: int, key: bytes | None = None) -> Steps[bytes]:
+    def new_store_seal(self, store_id: bytes, flags: int, key: bytes | None = None, turn: int = 0) -> Steps[bytes]:
         """What to store for a store that is sealed with a key, a new one if None."""
         assert self.keyring is not None
         key = key or seal.new_keys(seal.KEY_SIZE)
-        make = partial(self.keyring.wrap, key, seal.store_context(store_id, flags))
+        make = partial(self.keyring.wrap, key, seal.store_context(store_id, flags), turn)
         envelope = (yield Outside(make)) if self.keyring.remote else make()
         return StoreSeal(flags, envelope).stored()
 
@@ -179,4 +190,4 @@ class Sealing:
 
 def _translated(call: Call, opened: StoreKeys) -> Any:
     assert not isinstance(call.factory, Ask)
-    return storekeys.translated(call.factory(), opened)
+    return translate.translated(call.factory(), opened)

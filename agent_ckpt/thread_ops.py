@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from agent_ckpt import credential_work, thread_work
+from agent_ckpt.later import Later
 from agent_ckpt.parts import Thread
 from agent_ckpt.plumbing import Plumbing
-from agent_ckpt.reports import ThreadInfo, VerifyReport
+
+if TYPE_CHECKING:
+    from agent_ckpt import credential_work, thread_work
+    from agent_ckpt.reports import ThreadInfo, VerifyReport
+else:
+    credential_work = Later("agent_ckpt.credential_work")
+    thread_work = Later("agent_ckpt.thread_work")
 
 
 class ThreadOps(Plumbing):

@@ -7,7 +7,7 @@ from functools import partial
 from agent_ckpt.codec import vaults
 from agent_ckpt.core import credentials as core
 from agent_ckpt.core.credentials import VaultKey
-from agent_ckpt.core.storekeys import key_id_of
+from agent_ckpt.core.storekeys import key_id_of, turn_of
 from agent_ckpt.credential_work import Owner, use_of
 from agent_ckpt.errors import UsageError
 from agent_ckpt.sealing import Sealing
@@ -30,11 +30,13 @@ def renew(sealing: Sealing, compromised: bool) -> Steps[int]:
     done = at = 0
     while page := (yield Call(partial(core.keys_page, at))):
         at = page[-1][0]
-        wanted = [one for one in page if not _is_done(sealing, one)]
         if compromised:
-            for one in wanted:
-                done += yield from _reseal(sealing, one)
-        elif wanted:
+            for one in page:
+                if not _is_resealed(sealing, one):
+                    done += yield from _reseal(sealing, one)
+            continue
+        wanted = [one for one in page if not _is_done(sealing, one)]
+        if wanted:
             changes = yield Outside(partial(_rewrapped, sealing, wanted))
             yield Call(partial(core.set_keys, changes), write=True)
             done += len(changes)
@@ -62,6 +64,13 @@ def _is_done(sealing: Sealing, one: VaultKey) -> bool:
     return not keyring.remote and key_id_of(one[2]) == keyring.active_id
 
 
+def _is_resealed(sealing: Sealing, one: VaultKey) -> bool:
+    keys, keyring = sealing.keys, sealing.keyring
+    assert keys is not None
+    assert keyring is not None
+    return turn_of(one[2]) >= keys.turn if keyring.remote else _is_done(sealing, one)
+
+
 def _rewrapped(sealing: Sealing, wanted: list[VaultKey]) -> list[tuple[int, bytes, bytes]]:
     keys, keyring = sealing.keys, sealing.keyring
     assert keys is not None
@@ -71,7 +80,7 @@ def _rewrapped(sealing: Sealing, wanted: list[VaultKey]) -> list[tuple[int, byte
         thread_id = keys.thread_id(stored)
         context = vaults.context(keys.store_id, thread_id)
         key = keyring.unwrap(envelope, context, f"the credentials of thread {thread_id!r}")
-        changes.append((vault, envelope, keyring.wrap(key, context)))
+        changes.append((vault, envelope, keyring.wrap(key, context, turn_of(envelope))))
     return changes
 
 
@@ -82,5 +91,5 @@ def _reseal(sealing: Sealing, one: VaultKey) -> Steps[int]:
     vault, stored, envelope = one
     owner = Owner(keys.thread_id(stored), "")
     before = yield Outside(partial(use_of, keyring, owner, envelope, keys.store_id))
-    after = yield Outside(partial(use_of, keyring, owner, None, keys.store_id))
+    after = yield Outside(partial(use_of, keyring, owner, None, keys.store_id, keys.turn))
     return int((yield Call(partial(core.reseal, vault, before, after), write=True)))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from agent_ckpt.plumbing import Plumbing
-from agent_ckpt.reports import Check, WalStatus
+
+if TYPE_CHECKING:
+    from agent_ckpt.reports import Check, WalStatus
 
 
 class WalOps(Plumbing):

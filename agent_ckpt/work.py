@@ -69,7 +69,7 @@ def get_tuple(store: Store, config: RunnableConfig) -> Steps[CheckpointTuple | N
         if rules is not None and not session.wrote:
             session.refused = session.refused or stuck
     if kept:
-        store.code.watch.unresolved(found, kept)
+        store.code.watch.unresolved(found.config, kept)
     if store.code.watch.looks and is_filled_in(config):
         store.code.watch.restored(found, runs.loop_around())
     return found
@@ -146,7 +146,8 @@ def write(store: Store, thread_id: str, session: Session | None, plan: Callable[
 
 def _write(store: Store, thread_id: str, session: Session | None, plan: Callable[[Planning], Any]) -> Steps[Written]:
     hot = store.hot.find(thread_id)
-    if hot is None:
+    # Of a thread that its restore found not stored there is nothing to look up; the write itself finds a newer one.
+    if hot is None and (session is None or session.base or session.wrote):
         row = yield Call(lambda: manage.find_thread(thread_id))
         hot = store.hot.of(thread_id, row) if row is not None else None
     for _ in range(PLANS_AT_MOST):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,22 @@ from agent_ckpt import AgentSaver
 
 # Set for the processes that pytest-xdist starts; what commands print depends on it.
 os.environ.pop("COLUMNS", None)
+
+
+WATCHDOG_S = 60.0
+"""How long to wait for what comes in milliseconds on a machine with nothing else to do."""
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait for something to come true.
+
+    Raises:
+        AssertionError: if it doesn't before a watchdog barks.
+    """
+    deadline = time.monotonic() + WATCHDOG_S
+    while not true():
+        assert time.monotonic() < deadline, "never came true"
+        time.sleep(0.01)
 
 
 class Api:

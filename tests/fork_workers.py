@@ -20,14 +20,22 @@ from agent_ckpt import AgentSaver
 from tests.contests import steps_graph
 from tests.test_lifecycle import made, thread
 
-CHILD_S = 30.0
+CHILD_S = 60.0
 
 
 class Journal:
     """What was acknowledged: one line of a file for each, appended by whichever process it was told to."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def wait_for(self, name: str) -> None:
+        """Wait until something whose name begins so was acknowledged, in whichever process."""
+        deadline = time.monotonic() + CHILD_S
+        while f'["{name} ' not in self._path.read_text():
+            assert time.monotonic() < deadline, f"{name} has done nothing"
+            time.sleep(0.01)
 
     def put(self, saver: AgentSaver, name: str, number: int) -> None:
         saver.put(thread(name), *made(number))
@@ -160,6 +168,7 @@ def preload(path: Path, journal: Journal, workers: int) -> None:
         def requests() -> None:
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
             try:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
                 for number in range(1_000_000):
                     # As Celery's tasks do: a new event loop for each.
                     asyncio.run(graph.ainvoke({"who": number}, thread(f"{name} graph")))
@@ -170,16 +179,20 @@ def preload(path: Path, journal: Journal, workers: int) -> None:
 
         return requests
 
+    # A worker that isn't ready for it yet hears of it later.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     running = [in_child(serve(f"worker {number}")) for number in range(workers)]
-    time.sleep(0.5)
+    for number in range(workers):
+        journal.wait_for(f"worker {number}")
     killed = running.pop()
     os.kill(killed, signal.SIGKILL)
     os.waitpid(killed, 0)
     graph.invoke({"who": 1}, thread("master"))
     running.append(in_child(serve("replacement")))
-    time.sleep(0.5)
+    journal.wait_for("replacement")
     journal.put(saver, "master at the end", 1)
     saver.close()
+    # They go on after the master has closed.
     time.sleep(0.2)
     for pid in running:
         os.kill(pid, signal.SIGTERM)

@@ -240,12 +240,12 @@ def all_meet(workers: list[Worker]) -> None:
         worker.connection.send(None)
 
 
-def results(workers: list[Worker]) -> list[Any]:
-    """What the operations of all workers gave."""
+def results(workers: list[Worker], wait_s: float = WATCHDOG_S) -> list[Any]:
+    """What the operations of all workers gave; it is a hang if none of them ends for `wait_s` seconds."""
     found: dict[int, Any] = {}
     left = {worker.connection: (number, worker) for number, worker in enumerate(workers)}
     while left:
-        ready = wait(list(left), WATCHDOG_S)
+        ready = wait(list(left), wait_s)
         assert ready, f"workers {[w.process.pid for _, w in left.values()]} hang"
         for connection in ready:
             number, worker = left.pop(connection)  # type: ignore[index]

@@ -116,7 +116,7 @@ def start(script: str, *arguments: Any) -> subprocess.Popen[str]:
     )
 
 
-def finish(process: subprocess.Popen[str], timeout: float = 20.0) -> str:
+def finish(process: subprocess.Popen[str], timeout: float = 60.0) -> str:
     """Wait for a script to end well; its output."""
     try:
         out, err = process.communicate(timeout=timeout)
@@ -128,5 +128,5 @@ def finish(process: subprocess.Popen[str], timeout: float = 20.0) -> str:
     return out
 
 
-def run_script(script: str, *arguments: Any, timeout: float = 20.0) -> str:
+def run_script(script: str, *arguments: Any, timeout: float = 60.0) -> str:
     return finish(start(script, *arguments), timeout)

@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command, interrupt
 
 from agent_ckpt import AgentSaver, CaptureWarning, UsageError, ValueNotStorableError
 from agent_ckpt.captures import is_secret
-from tests.capture_worker import CONFIG, NODES, graph_of, seed
+from tests.capture_worker import CONFIG, NODES, State, draw, graph_of, seed
 from tests.conftest import Api
 from tests.sealed import sealed_savers
 from tests.threads import query
@@ -46,6 +48,42 @@ def test_a_run_that_was_killed_draws_the_same_numbers(
         found = api.restore_captured(CONFIG)
         assert found.restored == ("random", "numpy") and not found.missing and not found.undeclared
         assert api.invoke(graph_of(saver), None, CONFIG)["drawn"] == expected
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+def test_a_run_that_was_interrupted_draws_the_same_numbers(
+    open_saver: Callable[..., AgentSaver], form: str, durability: str
+) -> None:
+    """A node that draws, waits for an answer and draws again, answered after a restart: its numbers, and those of the
+    nodes behind it, are those of a run that never stopped."""
+
+    def build(saver: AgentSaver, asks: bool) -> Any:
+        def middle(_: Any) -> dict[str, Any]:
+            first = draw()
+            if asks:
+                interrupt("go on?")
+            return {"drawn": first + draw()}
+
+        builder = StateGraph(State)
+        for name, node in {"a": lambda _: {"drawn": draw()}, "b": middle, "c": lambda _: {"drawn": draw()}}.items():
+            builder.add_node(name, node)
+        for edge in ((START, "a"), ("a", "b"), ("b", "c")):
+            builder.add_edge(*edge)
+        return builder.compile(checkpointer=saver)
+
+    results = []
+    for asks in (False, True):
+        config = {"configurable": {"thread_id": f"asks {asks}"}}
+        seed()
+        with open_saver(capture=("random", "numpy")) as saver:
+            results.append(Api(saver, form).invoke(build(saver, asks), {"drawn": []}, config, durability=durability))
+    random.seed(99)
+    np.random.seed(99)
+    with open_saver(capture=("random", "numpy")) as saver:
+        api = Api(saver, form)
+        api.restore_captured(config)
+        done = api.invoke(build(saver, True), Command(resume="yes"), config, durability=durability)
+    assert done["drawn"] == results[0]["drawn"]
 
 
 def test_each_checkpoint_has_its_own_state(open_saver: Callable[..., AgentSaver], form: str) -> None:

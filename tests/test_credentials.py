@@ -314,20 +314,24 @@ def test_a_refresh_never_refuses_a_running_turn(
         return next((info.revision for info in other.threads()), 0)
 
     def use(state: State, config: RunnableConfig) -> dict[str, int]:
-        before, node = revision(), config["metadata"]["langgraph_node"]
+        refresh(config, state["n"])
+        return {"n": state["n"] + 1}
+
+    def refresh(config: RunnableConfig, n: int) -> None:
         for saver in (sealed, other):
-            saver.credentials(config).set("oauth", f"{CANARY}{state['n']}")
+            saver.credentials(config).set("oauth", f"{CANARY}{n}")
             assert saver.credentials(config).get("oauth") is not None
         assert other.credentials("t").delete("oauth")
-        # Only here nothing of the run itself is on its way to the store.
-        assert revision() == before or node != "b" or durability != "sync"
-        return {"n": state["n"] + 1}
 
     graph = StateGraph(State).add_node("a", use).add_node("b", use)
     graph = graph.add_edge(START, "a").add_edge("a", "b").compile(checkpointer=sealed)
     api = Api(sealed, form)
     for turn in range(3):
         assert api.invoke(graph, {"n": turn}, thread("t"), durability=durability) == {"n": turn + 2}
+        # Only now nothing of the run itself is on its way to the store.
+        before = revision()
+        refresh(thread("t"), turn)
+        assert revision() == before
 
 
 # Who uses them

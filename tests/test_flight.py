@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,9 +18,9 @@ from langchain_core.messages import HumanMessage
 from langgraph.errors import GraphRecursionError
 from langgraph.graph import START, MessagesState, StateGraph
 
-from agent_ckpt import AgentSaver, ThreadConflictError
+from agent_ckpt import AgentSaver, ThreadConflictError, runs
 from agent_ckpt.sqlite import board
-from tests.conftest import assert_sound
+from tests.conftest import assert_sound, until
 from tests.flight_workers import (
     CONFIG,
     assistant,
@@ -53,6 +54,8 @@ class Run:
         self._thread = threading.Thread(target=self._work, args=(graph, form, how), daemon=True)
         self._thread.start()
         assert self._inside.wait(WATCHDOG_S), "the tool was not reached"
+        # With "async" the checkpoints before it are put beside it.
+        until(lambda: graph.get_state(CONFIG).next == ("tools",))
 
     def _stay(self) -> None:
         self._inside.set()
@@ -116,7 +119,7 @@ def test_a_summarizer_of_the_runs_own_node(saver: AgentSaver, form: str) -> None
         worker.join(WATCHDOG_S)
 
     graph, _ = assistant(saver, summarize)
-    assert say(graph, "look first", form) == FIRST
+    assert say(graph, "look first", form, "sync") == FIRST
     assert [fields["reason"] for fields in told] == ["busy"]
     assert say(graph, "third", form)[-1] == "answer to third"
 
@@ -164,6 +167,26 @@ def test_preempt(path: Path, open_saver: Callable[..., AgentSaver], form: str) -
     lost = run.finish()
     assert isinstance(lost, ThreadConflictError)
     assert (lost.reason, lost.wrote) == ("stale", True)
+
+
+def test_a_run_is_shown_at_work_now_and_then(
+    path: Path, open_saver: Callable[..., AgentSaver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each write is the run's last sign of life in its process; other processes are shown one in 50 ms at most."""
+    shown: list[float] = []
+    run = Run(open_saver(), "sync", "sync")
+    (going,) = runs._going.values()
+    clock = time.monotonic() + 100
+    monkeypatch.setattr(board.RunBoard, "renew", lambda self, slot: shown.append(clock))
+    monkeypatch.setattr(runs, "time", SimpleNamespace(monotonic=lambda: clock, time=time.time))
+    for step in (0.0, 0.01, 0.03, 0.02, 0.06):
+        clock += step
+        going.begin_write()
+        assert going.renewed == clock
+        going.end_write()
+    monkeypatch.undo()
+    assert len(shown) == 3
+    assert run.finish() == FIRST
 
 
 def test_busy_ttl_ends_a_claim(path: Path, open_saver: Callable[..., AgentSaver], worker: Worker) -> None:
@@ -332,7 +355,7 @@ def test_the_end_of_a_run_is_seen(saver: AgentSaver, form: str) -> None:
 
     seen: list[int] = []
     graph, _ = assistant(saver, lambda: seen.append(len(runs._going)))
-    say(graph, "look first", form)
+    say(graph, "look first", form, "sync")
     assert seen == [1]
     assert not runs._going
 
@@ -373,7 +396,8 @@ def test_a_fan_in_is_not_finished(saver: AgentSaver, form: str) -> None:
 
 @pytest.mark.parametrize("how", ["sync", "async"])
 def test_an_answer_as_soon_as_the_question_is_seen(saver: AgentSaver, how: str) -> None:
-    """B54: a caller that answers an interrupt inside the loop over the stream that shows it gets it answered."""
+    """B54: a caller that answers an interrupt inside the loop over the stream that shows it gets it answered; with
+    "async" as soon as it is stored, which LangGraph does beside the stream."""
     from langgraph.types import Command, interrupt
 
     builder = StateGraph(MessagesState)
@@ -385,6 +409,8 @@ def test_an_answer_as_soon_as_the_question_is_seen(saver: AgentSaver, how: str) 
         answered = None
         for chunk in graph.stream(GIVEN, config, durability=how):
             if "__interrupt__" in chunk:
+                if how == "async":
+                    until(lambda: bool(graph.get_state(config).interrupts))
                 answered = graph.invoke(Command(resume="anna"), config)
                 break
         assert answered is not None

@@ -14,6 +14,7 @@ import pytest
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 
 from agent_ckpt import AgentSaver
+from tests.agents import ScriptedModel, react_graph
 from tests.conftest import Api
 from tests.threads import Thread, blob_bytes, checkpoint_of, plain, query, row_bytes, values_at
 
@@ -355,6 +356,15 @@ def test_statements_of_a_put(api: Api, saver: AgentSaver) -> None:
         with statements(saver) as seen:
             thread.writes(("messages", [message(len(history) + 1000)]), ("branch:to:x", None), task=f"t{len(history)}")
         assert len(seen) <= 8 + Counter(seen)["insert_blob"], seen
+
+
+def test_the_first_write_of_a_new_thread_looks_up_nothing(saver: AgentSaver) -> None:
+    """A run that found its thread not stored doesn't ask for it again before it writes."""
+    graph = react_graph(saver, ScriptedModel(script=["hello"]), [])
+    with statements(saver) as seen:
+        graph.invoke({"messages": [HumanMessage("hi")]}, {"configurable": {"thread_id": "new"}})
+    assert "insert_thread" in seen
+    assert "thread_row" not in seen
 
 
 @pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])

@@ -265,6 +265,40 @@ def test_a_class_that_is_gone_is_told(open_saver: Callable[..., AgentSaver], for
         assert Api(saver, form).get_state(chain(saver, "ab"), CONFIG).values["note"] == thing(3)
 
 
+def test_a_class_that_is_gone_from_a_delta_channel_is_told(
+    open_saver: Callable[..., AgentSaver], form: str, module: Any
+) -> None:
+    """What a DeltaChannel is rebuilt from stands in older checkpoints: check lists its class too, reading is refused,
+    and where it is kept as Unresolved that is told once."""
+
+    def delta(saver: AgentSaver) -> Any:
+        channel = DeltaChannel(lambda state, writes: [*state, *(one for write in writes for one in write)])
+        builder = StateGraph(TypedDict("Notes", {"notes": Annotated[list[Any], channel]}))  # type: ignore[operator]
+        builder.add_node("a", lambda _: {"notes": ["noted"]})
+        builder.add_edge(START, "a")
+        return builder.compile(checkpointer=saver)
+
+    with open_saver() as first:
+        Api(first, form).invoke(delta(first), {"notes": [module.Thing(3)]}, CONFIG)
+    thing = module.__dict__.pop("Thing")
+    with open_saver() as saver:
+        api, graph = Api(saver, form), delta(saver)
+        report = api.check(graph)
+        assert not report and report.threads[0].unresolved == ("compat_classes:Thing",)
+        with pytest.raises(UnresolvedTypeError):
+            api.get_state(graph, CONFIG)
+    with open_saver(on_unresolved="keep") as saver:
+        with pytest.warns(SchemaChangeWarning, match="compat_classes:Thing") as told:
+            for _ in range(2):
+                Api(saver, form).invoke(delta(saver), {"notes": ["more"]}, CONFIG)
+        assert len(told) == 1
+    module.Thing = thing
+    with open_saver() as saver:
+        assert Api(saver, form).check(delta(saver))
+        notes = Api(saver, form).get_state(delta(saver), CONFIG).values["notes"]
+        assert notes == [thing(3), "noted", *["more", "noted"] * 2]
+
+
 def test_check_tells_all_threads(open_saver: Callable[..., AgentSaver], form: str) -> None:
     """Threads that can go on and that can't, missing and extra channels; an unknown thread is an error."""
     with open_saver() as saver:

@@ -27,6 +27,7 @@ from agent_ckpt import (
     SealError,
     UsageError,
     WrongKeyError,
+    key_ops,
 )
 from agent_ckpt.codec.keysource import new_key_text
 from tests.conftest import Api
@@ -255,6 +256,58 @@ def test_savers_that_are_open_go_on_through_a_rotation(
         assert len(whole(saver)) == 4 and saver.verify()
 
 
+def test_a_compromised_key_leaves_no_free_pages(path: Path, form: str, monkeypatch: Any) -> None:
+    """After a full re-seal the file is shorter by its free pages, though another process has it open; a reader that
+    keeps the WAL from being cut is told of, and the pages go when it has ended."""
+    with AgentSaver(path, key=KEY) as saver:
+        for number in range(4):
+            put(saver, config(f"t{number}"), 1, value=os.urandom(200_000).hex())
+    other = subprocess.Popen(
+        [sys.executable, "-c", HOLDS_OPEN, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert other.stdin is not None and other.stdout is not None
+        assert other.stdout.readline() == "open\n"
+        with AgentSaver(path, key=Keyring(OTHER, KEY)) as saver:
+            for number in range(3):
+                saver.delete_thread(f"t{number}")
+            saver.wal_truncate()
+            before = path.stat().st_size
+            done = Api(saver, form).rotate_keys(compromised=True)
+            assert (done.pages_left, done.wal_truncated) == (0, True)
+            assert path.stat().st_size < before / 2
+            saver.delete_thread("t3")
+            print("read", file=other.stdin, flush=True)
+            assert other.stdout.readline() == "reading\n"
+            before = path.stat().st_size
+            monkeypatch.setattr(key_ops, "_WAL_WAIT_S", 0.2)
+            done = saver._settled(done)
+            assert (done.pages_left, done.wal_truncated) == (0, False) and path.stat().st_size == before
+            print("end", file=other.stdin, flush=True)
+            assert other.wait(60) == 0
+            saver.wal_truncate()
+            assert path.stat().st_size < before / 2
+    finally:
+        other.kill()
+        other.communicate()
+    with AgentSaver(path, key=OTHER) as saver:
+        assert saver.verify()
+
+
+HOLDS_OPEN = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("SELECT count(*) FROM threads").fetchall()
+print("open", flush=True)
+sys.stdin.readline()
+connection.execute("BEGIN")
+connection.execute("SELECT count(*) FROM threads").fetchall()
+print("reading", flush=True)
+sys.stdin.readline()
+connection.execute("COMMIT")
+"""
+
+
 def file_without_old(file: Path) -> str:
     file.write_text(file.read_text().splitlines()[0])
     return f"file:{file}"
@@ -302,6 +355,53 @@ def test_killed_in_the_middle_it_goes_on(path: Path, what: str) -> None:
             assert left == (status.threads[""] if what == "seal" else 8 - status.threads[""])
     with AgentSaver(path, key={"reseal": OTHER, "seal": KEY}.get(what)) as saver:
         assert whole(saver) == before and saver.verify()
+
+
+KMS = """
+import os, signal, sys
+from agent_ckpt import AgentSaver
+def service(operation, key_id, data):
+    turned = bytes(byte ^ 0x5A for byte in data)
+    return ("always the same", turned) if operation == "wrap" else turned
+def stop(done, remaining):
+    if done >= 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_rotation_at_a_key_service_goes_on(path: Path) -> None:
+    """A key service whose key's id never changes: a full re-seal that was killed does the rest only, credentials too;
+    the next one after that does everything."""
+    space: dict[str, Any] = {}
+    exec(KMS, space)  # the same service here and in the process that is killed
+    service = space["service"]
+    with AgentSaver(path, key=service) as saver:
+        for number in range(8):
+            put(saver, config(f"t{number}"), 1, value=f"value {number} " * 20)
+            saver.credentials(f"t{number}").set("token", f"secret {number}")
+        before = whole(saver)
+    code = KMS + "with AgentSaver(sys.argv[1], key=service) as saver:\n"
+    code += "    saver.rotate_keys(compromised=True, progress=stop)\n"
+    killed = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, timeout=120)
+    assert killed.returncode == -9, killed.stderr
+    done_before = secrets_of(path)
+    with AgentSaver(path, key=service) as saver:
+        assert whole(saver) == before and saver.verify()
+        calls: list[tuple[int, int]] = []
+        done = saver.rotate_keys(compromised=True, progress=lambda *at: calls.append(at))
+        assert done.threads == 5 and calls[0] == (1, 4) and calls[-1] == (5, 0)
+        assert len(secrets_of(path) & done_before) == 3
+        assert whole(saver) == before and saver.verify()
+        assert saver.credentials("t5").get("token").reveal() == "secret 5"
+        envelopes = secrets_of(path) | {keys for (keys,) in rows_of(path, "SELECT keys FROM vaults")}
+        assert saver.rotate_keys(compromised=True).threads == 8
+        now = secrets_of(path) | {keys for (keys,) in rows_of(path, "SELECT keys FROM vaults")}
+        assert len(now) == 16 and not now & envelopes
+        assert whole(saver) == before and saver.verify()
+
+
+def secrets_of(path: Path) -> set[bytes]:
+    return {secret for (secret,) in rows_of(path, "SELECT secret FROM threads")}
 
 
 def test_what_was_put_back_is_not_sealed_anew(path: Path) -> None:

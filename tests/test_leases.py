@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import re
 import signal
 import threading
 import time
@@ -16,6 +17,7 @@ import pytest
 from langchain_core.messages import HumanMessage
 
 from agent_ckpt import AgentSaver, LeaseInfo, ThreadConflictError, UsageError
+from tests.conftest import until
 from tests.flight_workers import (
     CONFIG,
     assistant,
@@ -154,10 +156,10 @@ def test_a_frozen_holder_is_followed_after_its_time(saver: AgentSaver, path: Pat
 
 def test_a_lease_is_renewed_while_held(saver: AgentSaver) -> None:
     """A lease whose block takes longer than its time to live is still held."""
-    with saver.lease("t", ttl=1.5) as lease:
+    with saver.lease("t", ttl=3.0) as lease:
         first = lease.expires_at
-        time.sleep(2.0)
-        assert lease.expires_at > first
+        until(lambda: lease.expires_at > first)
+        time.sleep(max(0.0, first - time.time()) + 0.1)
         assert len(saver.leases()) == 1
         assert refused(lambda: say(assistant(saver)[0], "late", "sync")) is None
 
@@ -199,23 +201,29 @@ def test_bad_arguments(saver: AgentSaver, bad: dict[str, Any]) -> None:
 
 
 def test_contended_leases_have_one_holder_each(saver: AgentSaver, path: Path, workers: Any) -> None:
-    """Many processes take one lease in turn, some of them frozen for longer than it lasts: what each wrote under its
-    lease is one chain by fence, so no two of them held it at once."""
-    each = rounds(12)
+    """Many processes take one lease in turn, and holders are frozen for longer than it lasts: what each wrote under
+    its lease is one chain by fence, so no two of them held it at once. AGENT_CKPT_TEST_ROUNDS=21 are 1,008 leases."""
+    each, ttl, frozen = rounds(12), 0.2, 0
     contenders = workers(4)
+    pids = {worker.process.pid for worker in contenders}
     for worker in contenders:
-        worker.ask(contend, path, each, 0.2)
+        worker.ask(contend, path, each, ttl)
     all_meet(contenders)
-    for worker in contenders[:2]:
-        time.sleep(0.3)
-        os.kill(worker.process.pid, signal.SIGSTOP)
-        time.sleep(0.5)
-        os.kill(worker.process.pid, signal.SIGCONT)
-    written = sorted(entry for seen in results(contenders) for entry in seen)
+    while frozen < rounds(4) and not any(worker.connection.poll() for worker in contenders):
+        holder = next((int(re.search(r"process (\d+)", held.holder).group(1)) for held in saver.leases()), None)  # type: ignore[union-attr]
+        if holder in pids:
+            # Mostly it still holds the lease, in the midst of a write or before one.
+            os.kill(holder, signal.SIGSTOP)
+            time.sleep(2 * ttl)
+            os.kill(holder, signal.SIGCONT)
+            frozen += 1
+            time.sleep(ttl)
+    written = sorted(entry for seen in results(contenders, WATCHDOG_S + 2 * each) for entry in seen)
     assert [(before, after) for _, before, after in written] == [(n, n + 1) for n in range(len(written))]
     head = saver.get_tuple({"configurable": {"thread_id": "counter", "checkpoint_ns": ""}})
     assert head is not None
-    assert head.checkpoint["channel_values"]["n"] == len(written) >= 3 * each
+    assert head.checkpoint["channel_values"]["n"] == len(written) >= each
+    print(f"{4 * each} leases, {frozen} holders frozen, {4 * each - len(written)} lost theirs before they had written")
 
 
 def test_a_lease_keeps_its_history(saver: AgentSaver) -> None:

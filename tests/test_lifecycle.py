@@ -14,7 +14,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -29,11 +28,10 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from agent_ckpt import AgentSaver, FormatError, ThreadConflictError, UsageError, ValueNotStorableError
 from agent_ckpt.errors import ClosedError
 from tests.agents import approval_graph
-from tests.conftest import Api, assert_sound
+from tests.conftest import WATCHDOG_S, Api, assert_sound, until
 from tests.contests import contents, steps_graph
 
 ROOT = Path(__file__).resolve().parent.parent
-WATCHDOG_S = 20.0
 OPEN_AT_IMPORT = AgentSaver(":memory:")
 """Built while the module is imported, with no event loop running."""
 
@@ -782,7 +780,7 @@ def test_close_while_others_are_inside(path: Path) -> None:
     workers = [threading.Thread(target=work, args=(str(n),), daemon=True) for n in range(8)]
     for worker in workers:
         worker.start()
-    time.sleep(0.2)
+    until(lambda: len(stored) > 8)
     guarded(saver.close)
     for worker in workers:
         worker.join(WATCHDOG_S)

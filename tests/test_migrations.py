@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable
 from typing import Annotated, Any, TypedDict
 
+import numpy as np
 import pytest
 from langgraph.channels.delta import DeltaChannel
 from langgraph.graph import START, StateGraph
@@ -14,6 +15,7 @@ from langgraph.types import Command, Send, interrupt
 from agent_ckpt import AgentSaver, MigrationError, UsageError
 from agent_ckpt.migrations import STATE_VERSION
 from tests.conftest import Api
+from tests.threads import checkpoint_of
 
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
 
@@ -288,6 +290,21 @@ def test_writes_without_a_function_reach_no_graph(
     with open_saver() as saver:
         api, old = Api(saver, form), fan_graph(saver, Old, False)
         assert answers(api, old, *["a", "b", "c"][answered:])["log"][-1] == "Ann, c"
+
+
+def test_an_input_that_no_node_has_seen_is_migrated(open_saver: Callable[..., AgentSaver], form: str) -> None:
+    """A run that was killed as it began: its input, of whatever kind, goes through write_migrations, or is refused."""
+    given = np.arange(3)
+    with open_saver() as saver:
+        made = checkpoint_of({"__start__": given, "__pregel_tasks": []}, {"__start__": 1, "__pregel_tasks": 1})
+        Api(saver, form).put({"configurable": {"thread_id": "t", "checkpoint_ns": ""}}, made, {}, {"__start__": 1})
+    with open_saver(**VALUES) as saver:
+        with pytest.raises(MigrationError, match="a write to '__start__' would reach the graph as it is"):
+            Api(saver, form).get_tuple(CONFIG)
+    doubled = {1: lambda channel, value: (channel, value * 2)}
+    with open_saver(**VALUES, write_migrations=doubled) as saver:
+        values = Api(saver, form).get_tuple(CONFIG).checkpoint["channel_values"]
+        assert values["__start__"].tolist() == [0, 2, 4] and values["__pregel_tasks"] == []
 
 
 def test_an_old_program_takes_no_new_writes(open_saver: Callable[..., AgentSaver], form: str) -> None:

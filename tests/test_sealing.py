@@ -38,6 +38,7 @@ from agent_ckpt import (
 from agent_ckpt.codec import frame, heads, seal
 from agent_ckpt.codec.keyring import Keyring
 from agent_ckpt.core.storekeys import SHAPES
+from agent_ckpt.model import ThreadRow
 from agent_ckpt.sqlite.queries import QUERIES
 from tests.conftest import Api
 
@@ -484,10 +485,13 @@ def test_mutated_frames_give_frame_errors_only() -> None:
     keys = seal.new_keys(seal.THREAD_KEYS_SIZE)
     secret = seal.thread_secret(keys, context, keyring.wrap(keys, context))
     row, blob = ("checkpoint", "t", "", "id", None, 7, None), bytes(16)
+    thread = ThreadRow(3, 9, b"session", 4, 0, secret, heads.Heads())
+    parked = heads.SpaceHead(5, 8, b"", {"id": b"mark"})
     opened: list[tuple[bytes, Callable[[bytes], Any]]] = [
         (frame.seal_row(16, b"payload" * 40, row, "zstd", secret), lambda raw: frame.open_row(16, raw, row, secret)),
         (frame.seal_blob(b"\x01" + b"body" * 90, "zstd", secret, blob), lambda raw: frame.open_blob(raw, secret, blob)),
-        (heads.seal(secret, 3, 9, b"session", heads.Heads()), lambda raw: heads.open(secret, 3, 9, raw)),
+        (heads.seal(secret, thread), lambda raw: heads.open(secret, (3, 9, 4, 0), raw)),
+        (heads.park(secret, 3, b"name", parked), lambda raw: heads.unpark(secret, 3, b"name", 5, raw)),
         (secret.envelope, lambda raw: keyring.unwrap(raw, context, "thread 't'")),
     ]
     chance = random.Random(13)
@@ -665,7 +669,7 @@ def test_threads_go_in_and_out_of_sealed_files(path: Path, tmp_path: Path, open_
         at = put(saver, saver.get_tuple(config(thread_id)).config, 9, value="later")
         saver.put_writes(at, [("value", 1)], "task-9")
         assert saver.get_tuple(config(thread_id)).checkpoint["channel_values"] == {"value": "later"}
-    saver.export_thread("alice", tmp_path / "alice.ackpt")
+    saver.export_thread("alice", tmp_path / "alice.ackpt", plain=True)
     with AgentSaver(tmp_path / "second.db") as second:
         second.import_thread(tmp_path / "alice.ackpt")
         assert whole_of(second, "alice") == whole_of(saver, "alice") and second.verify()

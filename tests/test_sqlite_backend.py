@@ -29,6 +29,7 @@ from agent_ckpt.errors import (
 )
 from agent_ckpt.sqlite import SqliteBackend, engine, errors, group, queries, writer
 from agent_ckpt.sqlite.jobs import Job
+from tests.conftest import WATCHDOG_S
 from tests.sqlite_backend import add, add_many, backend_on, both_ways, connect, count, names
 
 BOTH = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
@@ -169,8 +170,8 @@ def test_busy_writes_wait_then_raise(tmp_path: Path, is_async: bool) -> None:
     began = time.monotonic()
     with pytest.raises(BusyError) as caught:
         both_ways(backend, add("x"), is_async, write=True)
-    assert 0.25 < time.monotonic() - began < 1.0
-    assert 0.25 < caught.value.waited_s < 1.0
+    assert 0.25 < time.monotonic() - began < WATCHDOG_S
+    assert 0.25 < caught.value.waited_s < WATCHDOG_S
     assert caught.value.path == str(tmp_path / "a.db")
     assert pickle.loads(pickle.dumps(caught.value)).waited_s == caught.value.waited_s
     assert both_ways(backend, count, is_async) == 1
@@ -212,7 +213,8 @@ def test_full_queue_waits_then_raises(tmp_path: Path) -> None:
     async def main() -> list[Any]:
         with backend._store.writer._run:
             tasks = [asyncio.create_task(backend.arun(add(f"n{i}"), write=True)) for i in range(3)]
-            await asyncio.sleep(0.3)
+            while sum(task.done() for task in tasks) < 2:
+                await asyncio.sleep(0.01)
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     results = asyncio.run(main())
@@ -328,7 +330,8 @@ def test_interrupted_leader_leaves_its_group_to_others(backend: SqliteBackend) -
         inner = backend._store.writer
         with inner._run:
             task = asyncio.create_task(asyncio.to_thread(backend.run, victim, write=True))
-            await asyncio.sleep(0.1)
+            while not inner._queue:
+                await asyncio.sleep(0.01)
             mine = Job(add("mine"), 5.0)
             inner._enqueue(mine)
             with pytest.raises(KeyboardInterrupt):

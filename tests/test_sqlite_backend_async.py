@@ -137,10 +137,11 @@ def test_cancelled_before_it_began_is_dropped(backend: SqliteBackend) -> None:
 def test_cancelled_after_it_began_is_done_when_its_caller_goes_on(backend: SqliteBackend) -> None:
     """B47: a write that has begun is stored, or not, when the cancellation of its caller is over: whoever restores the
     thread then is not overtaken by it."""
-    began = threading.Event()
+    began, cancelled = threading.Event(), threading.Event()
 
     def slow() -> Program[None]:
         began.set()
+        assert cancelled.wait(10)
         time.sleep(0.2)
         yield Statement("item_add", ("begun", None))
 
@@ -148,6 +149,7 @@ def test_cancelled_after_it_began_is_done_when_its_caller_goes_on(backend: Sqlit
         task = asyncio.create_task(backend.arun(slow, write=True))
         await asyncio.to_thread(began.wait, 10)
         task.cancel()
+        cancelled.set()
         with pytest.raises(asyncio.CancelledError):
             await task
         return await backend.arun(names)
@@ -214,7 +216,6 @@ def test_script_that_never_closes_ends(tmp_path: Path) -> None:
     there and nothing is printed."""
     endings = ["", "sys.exit(0)", "asyncio.run(backend.arun(count)); sys.exit(0)", "backend.run(count)"]
     for i, ending in enumerate(endings):
-        began = time.monotonic()
         run_script(
             f"""
             backend = backend_on(sys.argv[1])
@@ -226,7 +227,6 @@ def test_script_that_never_closes_ends(tmp_path: Path) -> None:
             """,
             tmp_path / "a.db",
         )
-        assert time.monotonic() - began < 5
     check = backend_on(tmp_path / "a.db")
     assert check.run(names) == ["0", "1", "2", "3"]
     check.close()

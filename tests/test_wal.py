@@ -25,14 +25,13 @@ import pytest
 
 from agent_ckpt import AgentSaver, UsageError, WalPinnedError, WalStatus
 from agent_ckpt.sqlite import SqliteBackend, connect, pins, wal
-from tests.conftest import Api
+from tests.conftest import WATCHDOG_S, Api
 from tests.sqlite_backend import ROOT, add, backend_on, count, finish, start
 
 MIB = 1 << 20
 VOLUME = int(os.environ.get("AGENT_CKPT_WAL_MIB", "12")) * MIB
 BLOB = 40_000
 GROUP = 60_000
-WATCHDOG_S = 20.0
 
 READER = """
     import sqlite3
@@ -151,7 +150,8 @@ def test_cut_after_a_long_reader(backend: SqliteBackend, path: Path) -> None:
         largest = write(backend, "a", VOLUME)
         assert largest > VOLUME
         time.sleep(1.0)
-        assert size(path) == largest
+        # Each attempt at it makes it longer by a page or two.
+        assert largest <= size(path) < largest + 20_000
         assert tidiers() == 1
     assert becomes(lambda: size(path) <= MIB)
     assert backend.run(count) == VOLUME // BLOB

@@ -118,7 +118,15 @@ def rotate(
         if credentials:
             print_table(credentials)
     if not done.wal_truncated:
-        print("the WAL could not be cut, since it is being read; it holds frames of before: `agent-ckpt wal truncate`")
+        print(
+            "the WAL could not be cut, since it is being read; it holds frames of before, and the file "
+            "can't get shorter until then: `agent-ckpt wal truncate`"
+        )
+    if done.pages_left:
+        print(
+            f"{_pages(done.pages_left)} of the file could not be given back: others wrote all the time, or another "
+            f"program made the file. They hold zeros; run this again, or VACUUM the file while nothing has it open"
+        )
     if found.remaining:
         print(f"{found.remaining} remain: another saver still writes under an older key; give it the new keyring")
 
@@ -152,6 +160,10 @@ def unseal(db: Database, key: Key = None) -> None:
         done = saver.unseal(progress=_progress())
     _end_progress()
     print(f"{done} threads were unsealed; the file opens without a key, to everybody who can read it")
+
+
+def _pages(count: int) -> str:
+    return "free pages" if count < 0 else f"{count} free pages"
 
 
 def _need_key(key: str | None) -> None:

@@ -9,6 +9,7 @@ dictionary gets a new number and old frames stay readable.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 
@@ -27,7 +28,8 @@ _TOO_SMALL = 128
 _DICTIONARY_BELOW = 32 * 1024
 _LARGEST = 1 << 30
 _FORMAT = zstandard.FORMAT_ZSTD1_MAGICLESS
-_LONG_SIZE = b"\x80"
+ZstdError = zstandard.ZstdError
+LONG_SIZE = 0x80
 """A frame whose first byte is at least this gives its content size in 4 or 8 bytes; a shorter size is below 64 KiB."""
 
 
@@ -77,6 +79,15 @@ def _decompressor(compression: int) -> zstandard.ZstdDecompressor:
     return made
 
 
+def small_decompressor() -> Callable[[bytes], bytes]:
+    """What undoes the compression of small payloads, on this OS thread; for many of them in turn.
+
+    It raises ZstdError, and is for payloads that begin below LONG_SIZE alone.
+    """
+    found = _contexts.decompressors.get(FACTORY_DICTIONARY) or _decompressor(FACTORY_DICTIONARY)
+    return found.decompress
+
+
 def compress(payload: bytes, method: str) -> tuple[int, bytes]:
     """Compress a payload where that makes it smaller.
 
@@ -108,7 +119,7 @@ def decompress(compression: int, data: bytes) -> bytes:
     if compression != ZSTD and compression < FACTORY_DICTIONARY:
         raise DecompressError(f"unknown compression {compression}")
     try:
-        if data[:1] >= _LONG_SIZE:
+        if data and data[0] >= LONG_SIZE:
             size = zstandard.get_frame_parameters(data, format=_FORMAT).content_size
             if size > _LARGEST:
                 raise DecompressError("claims more than 1 GiB")

@@ -13,7 +13,7 @@ from hashlib import blake2b
 
 import xxhash
 
-from agent_ckpt.codec.pack import PackError, pack
+from agent_ckpt.codec.pack import PackError, pack_own
 
 Coordinates = tuple[bytes | str | int | None, ...]
 """Where a row stands: its role, thread, namespace, id and commit sequence."""
@@ -32,10 +32,15 @@ def combined(digests: Iterable[bytes], secret: bytes) -> bytes:
     return blake2b(b"".join(digests), digest_size=CHECK_SIZE, key=secret).digest()
 
 
+def summed(bodies: Iterable[bytes]) -> bytes:
+    """Eight bytes over joined bodies, against damage alone: a twentieth of the cost of their addresses."""
+    return xxhash.xxh3_64_digest(b"".join(bodies))
+
+
 def checksum(framed: bytes, coordinates: Coordinates) -> bytes:
     """xxh3 of 64 bits over a frame and its coordinates, length-prefixed, so that no two pairs look alike."""
     try:
-        place = pack(list(coordinates))
+        place = pack_own(list(coordinates))
     except PackError:
         # A name with a lone surrogate; it is refused elsewhere, here it must only not match another.
         place = repr(coordinates).encode("utf-8", "surrogatepass")

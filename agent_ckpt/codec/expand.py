@@ -68,6 +68,11 @@ def children_of(entry: Entry) -> list[Ref]:
     return entry.children
 
 
+def sum_of(entry: Entry) -> bytes:
+    """Of a group that was opened, the sum over the bodies that it names; b"" where it has none."""
+    return entry.check[digest.CHECK_SIZE :]
+
+
 class Expander:
     """Builds values from blobs that were loaded before.
 
@@ -187,6 +192,14 @@ class Expander:
         raise DamagedRefError(f"a reference of unknown kind {kind}")
 
     def _list(self, leaves: list[Ref]) -> list[Any]:
+        blobs = self._blobs
+        found = [blobs[leaf].body if type(leaf) is int else leaf for leaf in leaves]
+        if set(map(type, found)) == {bytes} and not {body[0] for body in found}.intersection(_ARRAYS):  # type: ignore[index]
+            return self._codec.decode_many(found)  # type: ignore[arg-type]
+        return self._mixed_list(leaves)
+
+    def _mixed_list(self, leaves: list[Ref]) -> list[Any]:
+        """A list in which some items are sequences or arrays."""
         bodies: list[bytes] = []
         others: list[tuple[int, Ref]] = []
         for at, leaf in enumerate(leaves):
@@ -211,17 +224,22 @@ class Expander:
 
     def _leaves(self, refs: list[Ref]) -> list[Ref]:
         """The references that groups hold in the end, after `_compare` has found all that they name."""
-        blobs, leaves = self._blobs, []
-        for ref in refs:
-            if type(ref) is int and blobs[ref].body[0] == frame.NODE:
-                leaves += self._leaves(self._group(blobs[ref]))
-            else:
-                leaves.append(ref)
-        return leaves
+        blobs = self._blobs
+        groups = [at for at, ref in enumerate(refs) if type(ref) is int and blobs[ref].body[0] == frame.NODE]
+        if not groups:
+            return refs
+        leaves, last = [], 0
+        for at in groups:
+            leaves += refs[last:at]
+            group = blobs[refs[at]]  # type: ignore[index]
+            below = self._group(group)
+            leaves += below if sum_of(group) else self._leaves(below)  # a group with a sum names a list's items alone
+            last = at + 1
+        return leaves + refs[last:]
 
     def _group(self, entry: Entry) -> list[Ref]:
         refs = children_of(entry)
-        self._compare(refs, entry.check)
+        self._compare(refs, entry.check[: digest.CHECK_SIZE])
         return refs
 
     def _compare(self, refs: list[Ref], check: bytes) -> None:

@@ -8,11 +8,14 @@
     ...       payload; sealed: a nonce of 12 bytes, the ciphertext, and the tag of 16
     8 bytes   rows only, where not sealed: xxh3 over header, payload and the row's coordinates
 
-A blob has no checksum of its own: its address is a digest of its content and is checked on reading. The tag of a
-sealed frame is over its header, its payload, its thread and its coordinates (of a blob, its address).
+A blob has no checksum of its own: its address is a digest of its content and is checked on reading, or its
+group's sum. The tag of a sealed frame is over its header, its payload, its thread and its coordinates (of a blob, its
+address).
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from agent_ckpt.codec import compress, digest
 from agent_ckpt.errors import SealError, SealReason
@@ -117,6 +120,40 @@ def open_blob(frame: bytes, secret: bytes, address: bytes) -> bytes:
     """
     codec, compression, payload = _split(frame, secret, ("blob", address))
     return bytes((codec,)) + _expand(compression, payload)
+
+
+_OPENED_AT_ONCE = {
+    bytes((MAGIC, FORMAT_VERSION, codec, compress.FACTORY_DICTIONARY, 0)): bytes((codec,)) for codec in range(1, 9)
+}
+"""Headers of what nearly every blob is: small, compressed and not sealed; and how its body begins."""
+
+
+def open_blobs(
+    frames: Sequence[bytes], secret: bytes, addresses: Sequence[bytes]
+) -> tuple[list[bytes], dict[int, FrameError]]:
+    """`open_blob` for many.
+
+    Returns:
+        The bodies; and by its place why one can't be opened, whose body is then b"".
+    """
+    usual = {} if isinstance(secret, Secret) else _OPENED_AT_ONCE
+    opened: list[bytes] = []
+    faults: dict[int, FrameError] = {}
+    decompress = compress.small_decompressor()
+    for frame, address in zip(frames, addresses, strict=True):
+        begin = usual.get(frame[:HEADER_SIZE])
+        if begin is not None and len(frame) > HEADER_SIZE and frame[HEADER_SIZE] < compress.LONG_SIZE:
+            try:
+                opened.append(begin + decompress(frame[HEADER_SIZE:]))
+                continue
+            except compress.ZstdError:
+                pass  # it is opened below once more, which tells what is wrong
+        try:
+            opened.append(open_blob(frame, secret, address))
+        except FrameError as exc:
+            faults[len(opened)] = exc
+            opened.append(b"")
+    return opened, faults
 
 
 def seal_row(codec: int, payload: bytes, coordinates: Coordinates, method: str, secret: bytes) -> bytes:

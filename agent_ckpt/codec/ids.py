@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
+_KEPT = 4096
+_LENGTH = 36
+
 
 def shrink(text: str) -> bytes | str:
     """The 16 bytes of a UUID in its canonical spelling; any other text unchanged."""
-    if len(text) == 36 and text[8] == text[13] == text[18] == text[23] == "-":
+    return _shrunk(text) if len(text) == _LENGTH else text
+
+
+@lru_cache(_KEPT)
+def _shrunk(text: str) -> bytes | str:
+    # A checkpoint's id comes again with its writes and its child, a run's with each of its steps.
+    if text[8] == text[13] == text[18] == text[23] == "-":
+        digits = text.replace("-", "")
         try:
-            raw = bytes.fromhex(text.replace("-", ""))
+            raw = bytes.fromhex(digits)
         except ValueError:
             return text
-        if len(raw) == 16 and expand(raw) == text:
+        if raw.hex() == digits and len(raw) == 16:
             return raw
     return text
 

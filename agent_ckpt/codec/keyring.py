@@ -10,6 +10,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from agent_ckpt.codec import seal
@@ -102,8 +103,11 @@ class Keyring:
     def __reduce__(self) -> Any:
         raise UsageError("a Keyring is never pickled: its keys would stand in the pickle")
 
-    def wrap(self, keys: bytes, context: bytes) -> bytes:
+    def wrap(self, keys: bytes, context: bytes, turn: int = 0) -> bytes:
         """An envelope of data keys, under the active key.
+
+        Args:
+            turn: after how many rotations for a compromised key they were made.
 
         Raises:
             KeyServiceError
@@ -116,7 +120,7 @@ class Keyring:
             if not _is_wrapped(answer) or keys in answer[1]:
                 raise _wrong_answer("wrap", "", "it must give (key id, wrapped bytes)")
             key_id, wrapped = answer
-        envelope = seal.close_envelope(key_id, wrapped, keys, context)
+        envelope = seal.close_envelope(key_id, wrapped, keys, context, turn)
         with self._lock:
             self._known[envelope] = keys
         return envelope
@@ -140,18 +144,22 @@ class Keyring:
         if keys is not None:
             return keys
         try:
-            key_id, wrapped, check = seal.read_envelope(envelope)
+            key_id, wrapped, check, turn = seal.read_envelope(envelope)
         except UnsealError:
             raise _altered(what, "the wrapped key is no envelope") from None
         if self._service is not None:
-            keys = self._unwrap_remote(envelope, key_id, wrapped, check, context)
+            keys = self._unwrap_remote(
+                envelope, key_id, wrapped, partial(seal.fits, check=check, context=context, turn=turn)
+            )
         else:
-            keys = self._unwrap_local(key_id, wrapped, check, context, what)
+            keys = self._unwrap_local(key_id, wrapped, context, what)
+            if not seal.fits(keys, check, context, turn):
+                raise _altered(what, "its wrapped key is another one's")
             with self._lock:
                 self._known[envelope] = keys
         return keys
 
-    def _unwrap_local(self, key_id: str, wrapped: bytes, check: bytes, context: bytes, what: str) -> bytes:
+    def _unwrap_local(self, key_id: str, wrapped: bytes, context: bytes, what: str) -> bytes:
         master = self._keys.get(key_id)
         if master is None and self._source is not None:
             self._read_again()
@@ -164,14 +172,11 @@ class Keyring:
                 given=self.ids,
             )
         try:
-            keys = seal.unwrap(master, wrapped, context)
+            return seal.unwrap(master, wrapped, context)
         except UnsealError:
             raise _altered(what, f"its wrapped key does not open under key {key_id!r}") from None
-        if not seal.fits(keys, check, context):
-            raise _altered(what, "its wrapped key is another one's")
-        return keys
 
-    def _unwrap_remote(self, envelope: bytes, key_id: str, wrapped: bytes, check: bytes, context: bytes) -> bytes:
+    def _unwrap_remote(self, envelope: bytes, key_id: str, wrapped: bytes, fits: Callable[[bytes], bool]) -> bytes:
         with self._lock:
             asking = self._asking.setdefault(envelope, threading.Lock())
         with asking:
@@ -179,7 +184,7 @@ class Keyring:
             keys = self._known.get(envelope)
             if keys is None:
                 answer = self._ask("unwrap", key_id, wrapped)
-                if not isinstance(answer, bytes) or not 0 < len(answer) <= 64 or not seal.fits(answer, check, context):
+                if not isinstance(answer, bytes) or not 0 < len(answer) <= 64 or not fits(answer):
                     raise _wrong_answer("unwrap", key_id, "it gave other bytes than those that were wrapped")
                 keys = self._known[envelope] = answer
         with self._lock:

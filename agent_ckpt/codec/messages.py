@@ -19,7 +19,7 @@ from langchain_core import messages as lc
 from pydantic import BaseModel
 
 from agent_ckpt.codec import frame
-from agent_ckpt.codec.pack import EXACT, PackError, may_hold_bytes, pack, refuse_other_bytes, unpack_joined
+from agent_ckpt.codec.pack import EXACT, PackError, holds_bytes, may_hold_bytes, pack, refuse_other_bytes, unpack_joined
 
 CLASSES: tuple[type[BaseModel], ...] = (
     lc.HumanMessage,
@@ -55,6 +55,8 @@ _MARKS = {
     cls: ormsgpack.Ext(0, _CUT_CONTENT + bytes((frame.MESSAGE, 0x93, number))) for number, cls in enumerate(CLASSES)
 }
 _CUT = ormsgpack.packb(_MARKS[CLASSES[0]])[:-3]
+_USUAL = {(number, count) for number, count in enumerate(_FIELDS) if _ALLOWS_EXTRA[number]}
+"""By a class's number, how many fields a message of it has where nothing is missing."""
 _fields_of = attrgetter("__dict__")
 _assigned_of = attrgetter("__pydantic_fields_set__")
 _extra_of = attrgetter("__pydantic_extra__")
@@ -83,10 +85,14 @@ def encode(message: Any, number: int) -> bytes | None:
         return None
 
 
-def pack_stretch(values: Sequence[Any]) -> bytes | None:
+def pack_stretch(values: Sequence[Any], *, like_no_bytes: bool = False) -> bytes | None:
     """Many messages in one call of msgpack: of each a mark, its fields and the names of those that were set.
 
     Equal bytes mean equal messages: types, fields, set fields, and no extras or private attributes.
+
+    Args:
+        like_no_bytes: what is given back is only compared with what holds no byte string. What equals that holds none
+            either, so that what else would pack like one need not be looked for.
 
     Returns:
         The packed bytes, or None when not all of them are plain messages.
@@ -105,7 +111,7 @@ def pack_stretch(values: Sequence[Any]) -> bytes | None:
     marked[::3], marked[1::3], marked[2::3] = marks, fields, names
     try:
         packed = ormsgpack.packb(marked, option=EXACT)
-        if may_hold_bytes(packed):
+        if not like_no_bytes and may_hold_bytes(packed):
             refuse_other_bytes(fields)
     except PackError:
         return None
@@ -156,31 +162,28 @@ def _names_of(values: Sequence[Any]) -> list[ormsgpack.Fragment] | None:
             return None
 
 
-def decode(parts: list[bytes]) -> list[Any]:
-    """Rebuild messages from their packed bytes, without running their constructors.
+def rebuild(unpacked: list[Any]) -> list[Any]:
+    """Messages of what was unpacked of them, which is taken over, without running their constructors.
 
     Raises:
-        ValueError, TypeError, IndexError: when the bytes are no packed messages.
+        ValueError, TypeError, IndexError: when it is no packed messages.
     """
-    unpacked = unpack_joined(parts)
-    if not all(map(_is_usual, unpacked)):
+    if not _are_usual(unpacked):
         return [build(*each) for each in unpacked]
-    classes, fields, assigned = [], [], []
-    for number, values, names in unpacked:
-        classes.append(CLASSES[number])
-        fields.append(values)
-        assigned.append(names)
-    return _made(classes, fields, assigned, [{} for _ in unpacked])
+    numbers, fields, assigned = zip(*unpacked, strict=True)
+    return _made(list(map(CLASSES.__getitem__, numbers)), fields, assigned, [{} for _ in unpacked])
 
 
-def _is_usual(unpacked: list[Any]) -> bool:
-    """Whether a message has all fields of its class and no extras, though it may have them."""
-    return len(unpacked) == 3 and len(unpacked[1]) == _FIELDS[unpacked[0]] and _ALLOWS_EXTRA[unpacked[0]]
+def _are_usual(unpacked: list[Any]) -> bool:
+    """Whether messages have all fields of their classes and no extras, though they may have them."""
+    if set(map(len, unpacked)) != {3}:
+        return False
+    return _USUAL.issuperset({(number, len(fields)) for number, fields, _ in unpacked})
 
 
 def _made(
     classes: list[type[BaseModel]],
-    fields: list[dict[str, Any]],
+    fields: Sequence[dict[str, Any]],
     assigned: Sequence[Iterable[str]],
     extras: list[dict[str, Any]],
 ) -> list[Any]:
@@ -262,7 +265,7 @@ def template(parts: list[bytes]) -> Template | None:
         ValueError, TypeError, IndexError: when the bytes are no packed messages.
     """
     unpacked = unpack_joined(parts)
-    return Template(unpacked) if all(map(_is_usual, unpacked)) else None
+    return Template(unpacked) if _are_usual(unpacked) else None
 
 
 class Run:
@@ -272,10 +275,11 @@ class Run:
     compare then stays in the processor's cache, where one pass over a megabyte fetches fresh pages from the system.
     """
 
-    __slots__ = ("_size", "_stretches")
+    __slots__ = ("_size", "_stretches", "_with_bytes")
 
-    def __init__(self, stretches: list[bytes], size: int) -> None:
+    def __init__(self, stretches: list[bytes], with_bytes: list[bool], size: int) -> None:
         self._stretches = stretches
+        self._with_bytes = with_bytes
         self._size = size
 
     @classmethod
@@ -289,19 +293,27 @@ class Run:
             before, known: a run, and how many of its messages these ones start with.
             packed: the leading stretches, as far as they are packed already; for where nothing is known.
         """
-        stretches = before._stretches[: known // PACKED] if before is not None and known else list(packed)
-        for at in range(len(stretches) * PACKED, len(values), PACKED):
+        count = known // PACKED if before is not None else 0
+        stretches = before._stretches[:count] if before is not None and known else list(packed)
+        with_bytes = before._with_bytes[:count] if before is not None and known else []
+        size = len(values)
+        for at in range(len(stretches) * PACKED, size, PACKED):
             stretch = pack_stretch(values[at : at + PACKED])
             if stretch is None:
-                return cls(stretches, at) if stretches else None
+                size = at
+                break
             stretches.append(stretch)
-        return cls(stretches, len(values)) if stretches else None
+        for number in range(len(with_bytes), len(stretches)):
+            part = values[number * PACKED : (number + 1) * PACKED]
+            with_bytes.append(holds_bytes(list(map(_fields_of, part)), stretches[number]))
+        return cls(stretches, with_bytes, size) if stretches else None
 
     def same(self, values: list[Any]) -> int:
         """How many leading messages of a list are the ones of this run, in whole stretches."""
         for number, stretch in enumerate(self._stretches):
             at = number * PACKED
-            if pack_stretch(values[at : min(at + PACKED, self._size)]) != stretch:
+            part = values[at : min(at + PACKED, self._size)]
+            if pack_stretch(part, like_no_bytes=not self._with_bytes[number]) != stretch:
                 return at
         return self._size
 

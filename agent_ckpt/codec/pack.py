@@ -7,6 +7,7 @@ the caller goes to the generic serializer.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -34,9 +35,40 @@ def pack(value: Any) -> bytes:
         PackError: for anything else, at any depth.
     """
     packed = ormsgpack.packb(value, option=EXACT)
-    if may_hold_bytes(packed):
+    if b"\xc4" in packed or b"\xc5" in packed or b"\xc6" in packed:
+        # It may hold a byte string (`may_hold_bytes`, of which the call would cost as much as the looks).
         refuse_other_bytes(value)
     return packed
+
+
+def pack_made(parts: Any) -> bytes:
+    """Pack what this package made itself, so that nothing in it need be looked at; a tuple as a list.
+
+    Raises:
+        PackError: for text with lone surrogates.
+    """
+    return ormsgpack.packb(parts)
+
+
+def pack_own(value: Any) -> bytes:
+    """`pack` for what we have made ourselves, or compare with such: a bytearray or memoryview packs like bytes.
+
+    Raises:
+        PackError: as `pack`, except for those two.
+    """
+    return ormsgpack.packb(value, option=EXACT)
+
+
+def holds_bytes(value: Any, packed: bytes) -> bool:
+    """Whether a value that was packed exactly holds a byte string, at any depth."""
+    if not may_hold_bytes(packed):
+        return False
+    try:
+        orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        # Or a number that JSON has not; such a value is compared the slow way, too.
+        return True
+    return False
 
 
 def may_hold_bytes(packed: bytes) -> bool:
@@ -75,6 +107,16 @@ def unpack(data: bytes) -> Any:
         UnpackError: when `data` is no msgpack.
     """
     return ormsgpack.unpackb(data)
+
+
+def unpack_bodies(bodies: Sequence[bytes]) -> list[Any]:
+    """The values of many bodies, whose codec bytes are small numbers and so msgpack too: nothing has to be cut off.
+
+    Returns:
+        Codec, value, codec, value ...
+    """
+    unpacked: list[Any] = ormsgpack.unpackb(_ARRAY32 + (2 * len(bodies)).to_bytes(4, "big") + b"".join(bodies))
+    return unpacked
 
 
 def unpack_joined(parts: list[bytes]) -> list[Any]:

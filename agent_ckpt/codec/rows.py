@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from agent_ckpt.codec import frame, ids
-from agent_ckpt.codec.pack import PackError, UnpackError, pack, unpack
+from agent_ckpt.codec.pack import PackError, UnpackError, pack, pack_own, unpack
 from agent_ckpt.errors import ValueNotStorableError
 from agent_ckpt.model import Body, CheckpointRow, History, Place, TaskWrites, WritesRow
 
@@ -23,36 +23,60 @@ def history_coordinates(place: Place, seq: int) -> frame.Coordinates:
     return ("history", *place, seq)
 
 
-def pack_body(body: Body) -> bytes:
-    """Pack a checkpoint's body.
+_SHORT_LIST = 0x90
+"""With its size, of less than 16, the head of a msgpack array."""
+
+Ends = tuple[bytes, bytes]
+"""A packed body but for its channels: what stands before them and after them."""
+
+
+def pack_ends(body: Body, versions: list[Any]) -> Ends:
+    """Pack what is known of a checkpoint before its channels' references are.
+
+    Args:
+        versions: the versions of its channels, which are looked at here and packed with the channels.
 
     Raises:
         ValueNotStorableError: for names or versions that are no plain text or numbers.
     """
-    return _packed(
-        [
-            body.v,
-            _short_time(body.ts),
-            [list(channel) for channel in body.channels],
-            body.versions_seen,
-            body.updated,
-            body.metadata,
-            body.rest,
-            *_given(body.state_version),
-        ],
-        "the checkpoint",
-    )
+    _packed(versions, "the checkpoint")
+    before = [body.v, _short_time(body.ts)]
+    after = [body.versions_seen, body.updated, body.metadata, body.rest, *_given(body.state_version)]
+    head = bytes((_SHORT_LIST | (len(before) + 1 + len(after)),))
+    return head + _packed(before, "the checkpoint")[1:], _packed(after, "the checkpoint")[1:]
+
+
+def pack_body(body: Body, ends: Ends | None = None) -> bytes:
+    """Pack a checkpoint's body.
+
+    Args:
+        ends: what `pack_ends` gave for it.
+
+    Raises:
+        ValueNotStorableError: for names or versions that are no plain text or numbers.
+    """
+    before, after = ends or pack_ends(body, [version for _, version, _ in body.channels])
+    try:
+        # The byte strings in it are references, which are exact.
+        channels = pack_own([list(channel) for channel in body.channels])
+    except PackError as exc:
+        raise _not_packed("the checkpoint", exc) from exc
+    return before + channels + after
 
 
 def _packed(parts: list[Any], what: str) -> bytes:
     try:
         return pack(parts)
     except PackError as exc:
-        raise ValueNotStorableError(
-            f"the names or versions of {what} can't be stored ({exc}): names must be valid text, versions text or "
-            f"numbers. Nothing of this call was stored.",
-            path=what,
-        ) from exc
+        raise _not_packed(what, exc) from exc
+
+
+def _not_packed(what: str, why: Exception) -> ValueNotStorableError:
+    return ValueNotStorableError(
+        f"the names or versions of {what} can't be stored ({why}): names must be valid text, versions text or "
+        f"numbers. Nothing of this call was stored.",
+        path=what,
+    )
 
 
 def open_body(row: CheckpointRow) -> Body:
@@ -130,6 +154,7 @@ def _list(payload: bytes, least: int, most: int) -> list[Any]:
     return found
 
 
+_EPOCH = datetime.fromtimestamp(0, UTC)
 _USUAL_TIME = len("2026-01-01T00:00:00.000001+00:00")
 
 
@@ -141,7 +166,7 @@ def _short_time(ts: str) -> int | str:
         moment = datetime.fromisoformat(ts)
         if moment.tzinfo is None:
             return ts
-        since = moment - datetime.fromtimestamp(0, UTC)
+        since = moment - _EPOCH
         micros = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
         return micros if _long_time(micros) == ts else ts
     except (ValueError, OverflowError, TypeError):

@@ -20,12 +20,12 @@ from hashlib import blake2b
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers import Cipher as BlockCipher
-from cryptography.hazmat.primitives.ciphers import algorithms, modes
+from cryptography.hazmat.primitives.ciphers import CipherContext, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
 
 from agent_ckpt.codec.digest import Coordinates
 from agent_ckpt.codec.frame import UnsealError
-from agent_ckpt.codec.pack import UnpackError, pack, unpack
+from agent_ckpt.codec.pack import UnpackError, pack, pack_made, unpack
 from agent_ckpt.model import Secret
 
 KEY_SIZE = 32
@@ -44,19 +44,23 @@ class DataCipher:
         context: what all its frames are bound to: the store and the thread (`thread_context`).
     """
 
-    __slots__ = ("_aead", "_context", "_marks")
+    __slots__ = ("_aead", "_context", "_hiders", "_marks", "_showers")
 
     def __init__(self, data_key: bytes, context: bytes) -> None:
         self._aead = AESGCM(data_key)
         self._context = context
-        # A block cipher over single blocks that are never equal: nothing is chained, so no mode is at work.
+        # A block cipher over single blocks that are never equal: nothing is chained, so no mode is at work, and a
+        # context serves again and again, but one OS thread at a time.
         key = hmac.digest(data_key, b"agent_ckpt addresses\x01", "sha256")
         self._marks = BlockCipher(algorithms.AES(key), modes.ECB())  # noqa: S305
+        self._hiders: list[CipherContext] = []
+        self._showers: list[CipherContext] = []
 
     def seal(self, header: bytes, payload: bytes, coordinates: Coordinates) -> bytes:
         """Nonce, ciphertext and tag of a payload that stands under a header at coordinates."""
+        # What is bound is unambiguous: the context ends where it says, the header has five bytes.
         nonce = os.urandom(NONCE_SIZE)
-        return nonce + self._aead.encrypt(nonce, payload, self._bound(header, coordinates))
+        return nonce + self._aead.encrypt(nonce, payload, self._context + header + pack_made(coordinates))
 
     def open(self, header: bytes, sealed: bytes, coordinates: Coordinates) -> bytes:
         """Undo `seal`.
@@ -67,23 +71,30 @@ class DataCipher:
         if len(sealed) < OVERHEAD:
             raise UnsealError
         try:
-            return self._aead.decrypt(sealed[:NONCE_SIZE], sealed[NONCE_SIZE:], self._bound(header, coordinates))
+            bound = self._context + header + pack_made(coordinates)
+            return self._aead.decrypt(sealed[:NONCE_SIZE], sealed[NONCE_SIZE:], bound)
         except InvalidTag:
             raise UnsealError() from None
 
     def hide(self, addresses: bytes) -> bytes:
         """What stands in the file for joined 16-byte addresses, so that it tells nothing of the content."""
-        encryptor = self._marks.encryptor()
-        return encryptor.update(addresses) + encryptor.finalize()
+        try:
+            context = self._hiders.pop()
+        except IndexError:
+            context = self._marks.encryptor()
+        marks = context.update(addresses)
+        self._hiders.append(context)
+        return marks
 
     def show(self, marks: bytes) -> bytes:
-        """Undo `hide`."""
-        decryptor = self._marks.decryptor()
-        return decryptor.update(marks) + decryptor.finalize()
-
-    def _bound(self, header: bytes, coordinates: Coordinates) -> bytes:
-        # Each part has a length of its own: the context ends in its own, the header has five bytes.
-        return self._context + header + pack(list(coordinates))
+        """Undo `hide`; for whole marks only, since a context would keep what is left over."""
+        try:
+            context = self._showers.pop()
+        except IndexError:
+            context = self._marks.decryptor()
+        addresses = context.update(marks)
+        self._showers.append(context)
+        return addresses
 
     def __repr__(self) -> str:
         return "DataCipher(...)"
@@ -161,16 +172,17 @@ def thread_secret(keys: bytes, context: bytes, envelope: bytes) -> Secret:
     return Secret(keys[KEY_SIZE:], DataCipher(keys[:KEY_SIZE], context), envelope)
 
 
-# Envelopes: `[key id, wrapped keys, check]`, in msgpack. The check is a MAC under the wrapped keys, so that a key
-# service that answers wrongly, and an envelope that was moved, are noticed before anything is opened.
+# Envelopes: `[key id, wrapped keys, check, turn]`, in msgpack. The check is a MAC under the wrapped keys, so that a key
+# service that answers wrongly, and an envelope that was moved, are noticed before anything is opened. The turn says
+# after how many rotations for a compromised key the keys were made.
 
 
-def close_envelope(key_id: str, wrapped: bytes, keys: bytes, context: bytes) -> bytes:
-    return pack([key_id, wrapped, _check(keys, context)])
+def close_envelope(key_id: str, wrapped: bytes, keys: bytes, context: bytes, turn: int) -> bytes:
+    return pack([key_id, wrapped, _check(keys, context, turn), turn])
 
 
-def read_envelope(envelope: bytes) -> tuple[str, bytes, bytes]:
-    """Key id, wrapped keys and check.
+def read_envelope(envelope: bytes) -> tuple[str, bytes, bytes, int]:
+    """Key id, wrapped keys, check and turn.
 
     Raises:
         UnsealError: when it is no envelope.
@@ -180,18 +192,20 @@ def read_envelope(envelope: bytes) -> tuple[str, bytes, bytes]:
     except UnpackError:
         raise UnsealError() from None
     # Packed again, since bytes behind an envelope would else go unnoticed.
-    if not isinstance(parts, list) or list(map(type, parts)) != [str, bytes, bytes] or pack(parts) != envelope:
+    if not isinstance(parts, list) or list(map(type, parts)) != [str, bytes, bytes, int]:
         raise UnsealError
-    return parts[0], parts[1], parts[2]
+    if pack(parts) != envelope or not 0 <= parts[3] < 1 << 32:
+        raise UnsealError
+    return parts[0], parts[1], parts[2], parts[3]
 
 
-def fits(keys: bytes, check: bytes, context: bytes) -> bool:
+def fits(keys: bytes, check: bytes, context: bytes, turn: int) -> bool:
     """Whether unwrapped keys are those that an envelope was made of."""
-    return hmac.compare_digest(check, _check(keys, context))
+    return hmac.compare_digest(check, _check(keys, context, turn))
 
 
-def _check(keys: bytes, context: bytes) -> bytes:
-    return blake2b(context, digest_size=_CHECK_SIZE, key=keys).digest()
+def _check(keys: bytes, context: bytes, turn: int) -> bytes:
+    return blake2b(context + turn.to_bytes(4, "big"), digest_size=_CHECK_SIZE, key=keys).digest()
 
 
 def wrap(master: bytes, keys: bytes, context: bytes) -> bytes:

@@ -5,7 +5,8 @@ where its content says so (a group closes after a part whose address ends in six
 256 references), and each closed group is a blob of its own, level upon level, as in a prolly tree.
 So a checkpoint that appends one item holds a few dozen one-byte references, whatever the list's
 length, and an edit in the middle closes at most a few groups anew. A group and a composite
-reference carry a check that binds the addresses of what they refer to.
+reference carry a check that binds the addresses of what they refer to. A group of a list's
+items has a sum over their bodies besides, so that who reads it whole need not take each one's address.
 
 Composite reference: `[kind, count, check, refs]`, with numbers in `refs` as differences to the one
 before; groups stand in the same list, oldest first, and are told from leaves by their codec.
@@ -247,9 +248,18 @@ def first_level(seq: Seq, number_of: Callable[[Entry], int]) -> Level:
     return level
 
 
-def group_body(refs: list[Ref], addresses: list[bytes], secret: bytes) -> bytes:
-    """The body of a closed group."""
-    return bytes((frame.NODE,)) + pack([digest.combined(filter(None, addresses), secret), differences(refs)])
+def group_body(refs: list[Ref], addresses: list[bytes], secret: bytes, bodies: list[Any] | None = None) -> bytes:
+    """The body of a closed group.
+
+    Args:
+        refs, addresses: as in Level.
+        secret: the thread's.
+        bodies: of a list's items, their bodies.
+    """
+    check = digest.combined(filter(None, addresses), secret)
+    if bodies is not None:
+        check += digest.summed(body for ref, body in zip(refs, bodies, strict=True) if type(ref) is int)
+    return bytes((frame.NODE,)) + pack([check, differences(refs)])
 
 
 def leaf(number: int, address: bytes, secret: bytes) -> Ref:
@@ -289,6 +299,6 @@ def numbers(refs: list[Ref]) -> list[Ref]:
 
 
 def open_group(body: bytes) -> tuple[bytes, list[Ref]]:
-    """The check and the absolute references of a group's body."""
+    """The check of a group's body, which the sum follows where there is one, and its absolute references."""
     check, refs = unpack(body[1:])
     return check, numbers(refs)

@@ -24,6 +24,7 @@ from agent_ckpt.codec.pack import (
     UnpackError,
     pack,
     unpack,
+    unpack_bodies,
     unpack_joined,
 )
 from agent_ckpt.codec.room import in_room
@@ -37,6 +38,7 @@ DeltaSnapshot = _DeltaSnapshot
 _MESSAGE = bytes((frame.MESSAGE,))
 _SERDE = bytes((frame.SERDE,))
 _TYPED = bytes((frame.TYPED,))
+_MESSAGES_ALONE = {frame.MESSAGE}
 _DEEPEST = 64
 _MANY = 4
 """From this many values on they are encoded together."""
@@ -228,7 +230,18 @@ class ValueCodec:
         return values, templates
 
     def _decode_many(self, bodies: Sequence[bytes]) -> list[Any]:
+        if len(bodies) <= STRETCH:
+            return self._decode_few(bodies)
+        found: list[Any] = []
+        for at in range(0, len(bodies), STRETCH):
+            found += self._decode_few(bodies[at : at + STRETCH])
+        return found
+
+    def _decode_few(self, bodies: Sequence[bytes]) -> list[Any]:
+        """A stretch: what it is unpacked from then stays in the processor's cache, and its memory is used again."""
         codecs = {body[0] for body in bodies}
+        if codecs == _MESSAGES_ALONE:
+            return messages.rebuild(unpack_bodies(bodies)[1::2])
         if len(codecs) == 1:
             return self._decode_alike(codecs.pop(), [body[1:] for body in bodies])
         found: list[Any] = [None] * len(bodies)
@@ -242,7 +255,7 @@ class ValueCodec:
         if codec == frame.PLAIN:
             return unpack_joined(payloads)
         if codec == frame.MESSAGE:
-            return messages.decode(payloads)
+            return messages.rebuild(unpack_joined(payloads))
         if codec == frame.TYPED:
             return list(map(TypedReader(self._gate).read, payloads))
         if codec == frame.SERDE:

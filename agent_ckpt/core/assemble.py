@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from agent_ckpt.backend import Program, Statement
 from agent_ckpt.codec import digest, frame, tree
@@ -13,8 +13,7 @@ from agent_ckpt.errors import UnavailableError
 from agent_ckpt.model import Entry, Ref, ThreadRow
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class Assembled:
+class Assembled(NamedTuple):
     """What a set of plans became.
 
     Attributes:
@@ -26,8 +25,8 @@ class Assembled:
 
     refs: list[Ref]
     next_blob: int
-    stored: list[tuple[Entry, int]] = field(default_factory=list)
-    new_blobs: int = 0
+    stored: list[tuple[Entry, int]]
+    new_blobs: int
 
 
 class _Numbering:
@@ -125,7 +124,8 @@ def _ref(plan: tree.Plan | Ref, numbering: _Numbering) -> Ref:
 def _close_groups(sequences: list[tree.Seq], numbering: _Numbering) -> Program[None]:
     """Close the groups of sequences that don't contain each other, level by level together."""
     secret = numbering.row.secret
-    levels = [tree.first_level(seq, numbering.of) for seq in sequences]
+    firsts = [tree.first_level(seq, numbering.of) for seq in sequences]
+    levels = list(firsts)
     for seq, level in zip(sequences, levels, strict=True):
         seq.state = _state(seq, level)
     refs: list[list[Ref]] = [[] for _ in sequences]
@@ -138,7 +138,8 @@ def _close_groups(sequences: list[tree.Seq], numbering: _Numbering) -> Program[N
             spans, rest = level.spans()
             refs[at][:0] = level.refs[rest:]
             addresses[at][:0] = level.addresses[rest:]
-            level.groups.extend((*span, _group(level, span, numbering, unknown)) for span in spans)
+            bodies = _items(sequences[at]) if level is firsts[at] else None
+            level.groups.extend((*span, _group(level, span, numbering, unknown, bodies)) for span in spans)
         yield from numbering.find(unknown)
         open_ones = [at for at in open_ones if levels[at].groups]
         for at in open_ones:
@@ -165,10 +166,18 @@ def _state(seq: tree.Seq, level: tree.Level) -> tree.State:
     return state
 
 
-def _group(level: tree.Level, span: tuple[int, int], numbering: _Numbering, unknown: list[Entry]) -> Entry:
+def _items(seq: tree.Seq) -> list[Any] | None:
+    """The bodies of a list's items, by which a group that closes over them is summed; None for anything else."""
+    return seq.bodies if seq.kind == tree.LIST and len(seq.bodies) == seq.count else None
+
+
+def _group(
+    level: tree.Level, span: tuple[int, int], numbering: _Numbering, unknown: list[Entry], bodies: list[Any] | None
+) -> Entry:
     start, end = span
     refs = level.refs[start:end]
-    body = tree.group_body(refs, level.addresses[start:end], numbering.row.secret)
+    summed = bodies[start:end] if bodies is not None else None
+    body = tree.group_body(refs, level.addresses[start:end], numbering.row.secret, summed)
     node = Entry(body, digest.address(body, numbering.row.secret))
     if node.digest not in numbering.by_address:
         if any(type(ref) is int and numbering.is_new(ref) for ref in refs):

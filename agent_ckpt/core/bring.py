@@ -16,7 +16,7 @@ from agent_ckpt.core.assemble import assemble
 from agent_ckpt.core.flight import Rules, check_lease, lease_of
 from agent_ckpt.core.manage import Moving, find_thread, moved, reseal_blobs
 from agent_ckpt.core.put import PutPlan, Written, new_thread
-from agent_ckpt.core.rebuild import rebuild
+from agent_ckpt.core.rebuild import check_whole, parked, rebuilt, taken_up, with_vault
 from agent_ckpt.core.rows import checkpoint_row, next_sequence, session_column, text, thread_row
 from agent_ckpt.core.writes import WritesPlan, task_key
 from agent_ckpt.errors import ThreadConflictError, UsageError
@@ -83,22 +83,23 @@ def bring(plan: BringPlan) -> Program[Written]:
     body.channels = [(name, version, next(refs)) for name, version, _ in put.channels]
     coordinates = rows.checkpoint_coordinates(place, put.parent_id, sequence, put.run_id)
     framed = frame.seal_row(frame.CHECKPOINT_ROW, rows.pack_body(body), coordinates, put.compression, row.secret)
-    if row.heads is not None:
+    row = yield from taken_up(row, place, space)
+    sealed = row.heads
+    if sealed is not None and isinstance(row.secret, Secret):
         before = found[0][7] if found else None
-        at = heads.At(place.ns, row.secret, is_new=not found or found[0][6] is None)
-        row.heads.put(at, key, before, sequence, assembled.new_blobs)
+        sealed = sealed.put(heads.At(place.ns, space, row.secret), key, before, sequence, assembled.new_blobs)
     yield Statement("insert_checkpoint", (sequence, space, key, parent, run, framed))
     for task in plan.tasks:
         sequence = yield from next_sequence(place)
         writes = TaskWrites(task.task_id, task.task_path, [(idx, name, next(refs)) for idx, name, _ in task.writes])
         coordinates = rows.writes_coordinates(place, sequence, None)
         framed = frame.seal_row(frame.WRITES_ROW, rows.pack_writes(writes), coordinates, put.compression, row.secret)
-        if row.heads is not None:
-            row.heads.wrote(heads.At(place.ns, row.secret, is_new=False), key, sequence, True, 0)
+        if sealed is not None and isinstance(row.secret, Secret):
+            sealed = sealed.wrote(heads.At(place.ns, space, row.secret), key, sequence, True, 0)
         yield Statement("insert_writes", (sequence, space, key, task_key(task.task_id, row.secret), None, framed))
-    column = session_column(row, sequence, None)
-    yield Statement("update_thread", (row.thread, sequence, column, assembled.next_blob))
-    row = ThreadRow(row.thread, sequence, None, assembled.next_blob, row.collected, row.secret)
+    row = ThreadRow(row.thread, sequence, None, assembled.next_blob, row.collected, row.secret, sealed)
+    row = yield from parked(row)
+    yield Statement("update_thread", (row.thread, sequence, session_column(row), row.next_blob))
     return Written(row, True, assembled, {name: (version, ref) for name, version, ref in body.channels})
 
 
@@ -142,6 +143,7 @@ def adopt(staged_id: str, target_id: str, secret: bytes, compression: str, rules
     row = yield from find_thread(staged_id)
     if row is None:
         raise UsageError(f"the transfer of thread {target_id!r} was finished or given up by another one")
+    yield from check_whole(row, staged_id)
     moving = Moving(row.secret, secret, compression)
     if isinstance(secret, Secret):
         yield from reseal_blobs(staged_id, row.thread, row.secret, secret, compression)
@@ -155,10 +157,9 @@ def adopt(staged_id: str, target_id: str, secret: bytes, compression: str, rules
     revision = yield from next_sequence(place, row)
     yield Statement("rename_thread", (row.thread, target_id, revision))
     if isinstance(secret, Secret):
-        renamed = row._replace(revision=revision, session=None, secret=secret)
-        renamed = renamed._replace(heads=(yield from rebuild(renamed)))
-        column = session_column(renamed, revision, None)
-        yield Statement("set_thread_keys", (row.thread, secret.envelope, column, revision))
+        renamed = row._replace(revision=revision, session=None, collected=revision, secret=secret)
+        renamed = yield from with_vault((yield from rebuilt(renamed)), target_id)
+        yield Statement("set_thread_keys", (row.thread, secret.envelope, session_column(renamed), revision))
 
 
 def _rename_checkpoint(

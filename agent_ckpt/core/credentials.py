@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from agent_ckpt.backend import Factory, Program, Statement
 from agent_ckpt.codec import vaults
 from agent_ckpt.core import manage
-from agent_ckpt.core.rows import next_sequence
+from agent_ckpt.core.rows import next_sequence, session_column
 from agent_ckpt.errors import CredentialConflictError, SealError, UsageError
-from agent_ckpt.model import Place, Sealer
+from agent_ckpt.model import Place, Sealer, ThreadRow
 from agent_ckpt.vault import Action, CredentialUse, Hidden, Stored, VaultRow
 
 T = TypeVar("T")
@@ -51,9 +52,39 @@ def find_vault(thread_id: str) -> Program[VaultRow | None]:
 
 
 def look(thread_id: str) -> Program[tuple[VaultRow | None, bytes]]:
-    """The row, and the store's id, which the data key is bound to."""
+    """The row, and the store's id, which the data key is bound to.
+
+    Raises:
+        SealError: when there is no row, and there was one.
+    """
     row = yield from find_vault(thread_id)
+    if row is None:
+        yield from _bound(thread_id, row)
     return row, (yield Statement("store_row"))[0][0]
+
+
+def _bound(thread_id: str, row: VaultRow | None) -> Program[ThreadRow | None]:
+    """The row of the thread whose credentials these are, which knows their revision; None where it isn't stored.
+
+    Raises:
+        SealError: when credentials were removed, or put back from an older copy.
+    """
+    thread = yield from manage.find_thread(thread_id)
+    if thread is None or thread.heads is None:
+        return thread
+    found = row.revision if row is not None else 0
+    if found != thread.heads.vault:
+        what = f"they are at revision {found}, and {thread.heads.vault} was sealed" if found else "they were removed"
+        raise broken(thread_id, what, replayed=True)
+    return thread
+
+
+def _bind(thread: ThreadRow | None, revision: int) -> Program[None]:
+    """Make the sealed head of a thread know its credentials' revision; the thread's own stays as it is."""
+    if thread is not None and thread.heads is not None:
+        thread = thread._replace(heads=replace(thread.heads, vault=revision))
+        columns = (thread.thread, thread.revision, session_column(thread), thread.next_blob)
+        yield Statement("update_thread", columns)
 
 
 def open_vault(thread_id: str, cipher: Sealer, row: VaultRow) -> Held:
@@ -94,6 +125,7 @@ def change(use: Use, act: Callable[[Held, int], tuple[T, Done]], *, create: bool
         SealError: when what is stored doesn't open.
     """
     row = yield from find_vault(use.thread_id)
+    thread = yield from _bound(use.thread_id, row)
     if row is None and not create:
         return act({}, 0)[0]
     if (row is None and not use.fresh) or (row is not None and row.envelope != use.envelope):
@@ -103,11 +135,13 @@ def change(use: Use, act: Callable[[Held, int], tuple[T, Done]], *, create: bool
     number = (yield Statement("store_row"))[0][1] + 1
     result, done = act(held, number)
     if done:
-        yield from _record(use, row.vault if row is not None else number, held, done, new=row is None)
+        number = yield from _record(use, row.vault if row is not None else number, held, done, new=row is None)
+        yield from _bind(thread, number)
     return result
 
 
-def _record(use: Use, vault: int, held: Held, done: Done, *, new: bool) -> Program[None]:
+def _record(use: Use, vault: int, held: Held, done: Done, *, new: bool) -> Program[int]:
+    """Store what is held now and the records of what was done; the revision that this gives."""
     number = 0
     for action, name, revision in done:
         number = yield from next_sequence(Place(use.thread_id, "", None))
@@ -119,6 +153,7 @@ def _record(use: Use, vault: int, held: Held, done: Done, *, new: bool) -> Progr
     else:
         yield Statement("update_vault", (vault, number, framed))
     yield Statement("drop_uses", (vault, USES_KEPT))
+    return number
 
 
 def get(use: Use, name: str) -> Program[Stored | None]:
@@ -203,6 +238,7 @@ def _opened_use(use: Use, vault: int, number: int, framed: bytes) -> CredentialU
 
 def _vault_for(use: Use) -> Program[VaultRow]:
     row = yield from find_vault(use.thread_id)
+    yield from _bound(use.thread_id, row)
     if row is None or row.envelope != use.envelope:
         raise VaultChangedError
     return row
@@ -246,8 +282,14 @@ def delete_thread(thread_id: str) -> Program[None]:
 
 
 def delete_all(thread_id: str) -> Program[bool]:
-    """Delete a thread's credentials alone, also where they don't open; whether there were any."""
+    """Delete a thread's credentials alone, also where they don't open or were removed; whether there were any."""
     row = yield from find_vault(thread_id)
+    try:
+        thread = yield from manage.find_thread(thread_id)
+    except SealError:
+        thread = None  # its own head doesn't open, and stays as it is
+    if thread is not None and thread.heads is not None and thread.heads.vault:
+        yield from _bind(thread, 0)
     if row is not None:
         yield Statement("delete_uses", (row.vault,))
         yield Statement("delete_vault", (row.vault,))

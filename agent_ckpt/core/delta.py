@@ -10,7 +10,8 @@ from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import frame, ids, rows
 from agent_ckpt.core.load import Blobs, load
 from agent_ckpt.core.read import HotOf
-from agent_ckpt.core.rows import check_history, check_newest, checkpoint_row, damaged, thread_row, writes_row
+from agent_ckpt.core.rebuild import check_rows
+from agent_ckpt.core.rows import checkpoint_row, damaged, thread_row, writes_row
 from agent_ckpt.core.writes import in_order, merge
 from agent_ckpt.model import CheckpointRow, Place, Ref, ThreadRow
 
@@ -57,10 +58,8 @@ def history(place: Place, channels: Sequence[str], hot_of: HotOf) -> Program[His
     if not found or found[0][7] is None:
         return Histories(None, place, {channel: Trail() for channel in channels})
     thread = thread_row(found[0], place.thread_id)
-    if place.checkpoint_id is None:
-        check_newest(thread, place, found[0][7])
+    yield from check_rows(thread, place.thread_id)
     row = checkpoint_row(place.thread_id, place.ns, found[0][7:13], thread.secret)
-    check_history(thread, row)
     trails = yield from trails_of(found[0][6], row, channels)
     made = Histories(thread, row.place, trails)
     refs = [ref for trail in trails.values() for ref in (trail.seed, *(ref for _, ref, _ in trail.writes))]

@@ -109,7 +109,9 @@ class HotThread:
 
     def take_in_later(self, loaded: list[Entry]) -> None:
         """Note blobs that were read under their numbers; they count in memory from now on."""
-        self.size += sum(map(_size_of, loaded))
+        bodies = [entry.body for entry in loaded]
+        packed = sum([len(body) for body in bodies if body[0] == MESSAGE])
+        self.size += sum(map(len, bodies)) + (_TEMPLATE - 1) * packed + _OVERHEAD * len(loaded)
         self.learn_later(partial(self._take_in, loaded))
 
     def _take_in(self, loaded: list[Entry]) -> None:

@@ -8,7 +8,7 @@ from agent_ckpt.backend import Program, Statement
 from agent_ckpt.core.flight import Rules, lease_of, lease_row, refuse_in_flight
 from agent_ckpt.core.manage import delete_thread, find_thread
 from agent_ckpt.core.prune import settle
-from agent_ckpt.core.rebuild import own
+from agent_ckpt.core.rebuild import check_whole, own
 from agent_ckpt.core.rows import next_sequence, thread_row
 from agent_ckpt.core.session import base_pruned, leased
 from agent_ckpt.errors import ThreadConflictError
@@ -117,6 +117,7 @@ def undo_since(thread_id: str, row: ThreadRow, revision: int) -> Program[None]:
         return
     if not (yield Statement("stored_until", (row.thread, revision)))[0][0]:
         raise base_pruned(thread_id, row, revision)
+    yield from check_whole(row, thread_id)
     yield Statement("drop_checkpoints_since", (row.thread, revision))
     yield Statement("drop_writes_since", (row.thread, revision))
     yield from settle(thread_id)

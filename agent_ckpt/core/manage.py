@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_ckpt.backend import Program, Statement
 from agent_ckpt.codec import frame, ids, rows
 from agent_ckpt.core.put import ReplanError, insert_thread
-from agent_ckpt.core.rebuild import rebuild
 from agent_ckpt.core.rows import (
     checkpoint_row,
     damaged,
@@ -23,8 +21,15 @@ from agent_ckpt.core.rows import (
     thread_row,
 )
 from agent_ckpt.errors import UsageError
+from agent_ckpt.later import Later
 from agent_ckpt.model import CheckpointRow, Place, Secret, ThreadRow
-from agent_ckpt.reports import ThreadInfo
+
+if TYPE_CHECKING:
+    from agent_ckpt import reports
+    from agent_ckpt.core import rebuild as rebuilding
+else:
+    reports = Later("agent_ckpt.reports")
+    rebuilding = Later("agent_ckpt.core.rebuild")
 
 _PAGE = 1000
 
@@ -39,8 +44,7 @@ def find_thread(thread_id: str) -> Program[ThreadRow | None]:
     return thread_row(found[0], thread_id) if found else None
 
 
-@dataclass(frozen=True, slots=True)
-class Located:
+class Located(NamedTuple):
     """A checkpoint's row with its thread's, and the number of its namespace."""
 
     thread: ThreadRow
@@ -59,7 +63,7 @@ def locate(place: Place) -> Program[Located | None]:
     return Located(thread, columns[6], row)
 
 
-def list_threads() -> Program[list[ThreadInfo]]:
+def list_threads() -> Program[list[reports.ThreadInfo]]:
     """Every thread with its counts and the time of its newest checkpoint."""
     infos = []
     found = yield Statement("all_threads")
@@ -70,7 +74,7 @@ def list_threads() -> Program[list[ThreadInfo]]:
                 updated = rows.open_body(checkpoint_row(thread_id, ns, columns, secret)).ts
             except frame.FrameError:
                 updated = None
-        infos.append(ThreadInfo(thread_id, revision, checkpoints, namespaces, updated))
+        infos.append(reports.ThreadInfo(thread_id, revision, checkpoints, namespaces, updated))
     # In a file whose thread ids are sealed, they don't stand in their order.
     return sorted(infos, key=lambda info: info.thread_id)
 
@@ -109,6 +113,7 @@ def copy_thread(source_id: str, target_id: str, secret: bytes, compression: str)
         raise ReplanError(source)
     if (yield from find_thread(target_id)) is not None:
         raise UsageError(f"copy_thread: thread {target_id!r} exists already; delete it first or choose another id")
+    yield from rebuilding.check_whole(source, source_id)
     thread = yield from next_sequence(Place(target_id, "", None))
     target = source._replace(thread=thread, session=None, collected=0, secret=secret)
     if isinstance(secret, Secret):
@@ -120,8 +125,8 @@ def copy_thread(source_id: str, target_id: str, secret: bytes, compression: str)
         spaces[space] = (yield Statement("insert_space", (thread, ns)))[0][0]
     yield from _copy_rows(source, source_id, target_id, spaces, Moving(source.secret, secret, compression))
     revision = yield from next_sequence(Place(target_id, "", None))
-    found = yield from rebuild(target)
-    yield from insert_thread(target._replace(revision=revision, heads=found), target_id)
+    target = yield from rebuilding.rebuilt(target._replace(revision=revision))
+    yield from insert_thread(target, target_id)
 
 
 def not_stored(thread_id: str) -> UsageError:

@@ -12,7 +12,7 @@ from agent_ckpt.codec.portable import CHECKPOINT, ROLLBACK, WRITES, Blob, Portab
 from agent_ckpt.core.flight import Rules, check_lease, lease_of
 from agent_ckpt.core.manage import find_thread
 from agent_ckpt.core.put import insert_thread
-from agent_ckpt.core.rebuild import rebuild
+from agent_ckpt.core.rebuild import check_whole, rebuilt
 from agent_ckpt.core.rows import checkpoint_row, damaged, first_blob, hidden, last_blob, next_sequence, shown, text
 from agent_ckpt.core.verify import verify_thread
 from agent_ckpt.core.writes import task_key
@@ -34,6 +34,7 @@ def collect(thread_id: str) -> Program[Portable]:
     thread = yield from find_thread(thread_id)
     if thread is None:
         raise UsageError(f"thread {thread_id!r} is not stored", thread_id=thread_id)
+    yield from check_whole(thread, thread_id)
     spaces = yield Statement("spaces_of_thread", (thread.thread,))
     made = Portable(thread_id, bytes(thread.secret), thread.next_blob, [ns for _, ns in spaces])
     yield from _collect_blobs(thread_id, thread, made)
@@ -154,7 +155,7 @@ def store(made: Portable, thread_id: str, secret: bytes, compression: str, rules
             yield Statement("undo_checkpoints", (json.dumps([seq]), seqs[row.undone]))
             yield Statement("undo_writes", (json.dumps([seq]), seqs[row.undone]))
     stored = ThreadRow(thread, revision, None, made.next_blob, 0, secret)
-    yield from insert_thread(stored._replace(heads=(yield from rebuild(stored))), thread_id)
+    yield from insert_thread((yield from rebuilt(stored)), thread_id)
     try:
         report = yield from verify_thread(thread_id, _Unread())  # type: ignore[arg-type]
     except _MALFORMED as exc:

@@ -10,7 +10,7 @@ from agent_ckpt.backend import Program, Statement
 from agent_ckpt.codec import expand, frame, ids, rows
 from agent_ckpt.core.delta import trails_of
 from agent_ckpt.core.manage import delete_thread, find_thread
-from agent_ckpt.core.rebuild import reseal_head
+from agent_ckpt.core.rebuild import check_whole, reseal_head
 from agent_ckpt.core.rows import (
     body_of,
     checkpoint_row,
@@ -33,6 +33,7 @@ def keep_latest(thread_id: str, delta_channels: DeltaChannels, compression: str)
     thread = yield from find_thread(thread_id)
     if thread is None:
         return
+    yield from check_whole(thread, thread_id)
     for space, ns, *columns in (yield Statement("heads_of_thread", (thread.thread,))):
         head = checkpoint_row(thread_id, ns, columns, thread.secret)
         yield from _remember_ancestors(space, head, delta_channels, compression)
@@ -40,8 +41,7 @@ def keep_latest(thread_id: str, delta_channels: DeltaChannels, compression: str)
         yield Statement("drop_checkpoints_but", (space, head.seq))
     yield Statement("drop_undone_writes", (thread.thread,))
     yield Statement("drop_undone_checkpoints", (thread.thread,))
-    yield from collect(thread_id, thread)
-    yield from reseal_head(thread)
+    yield from reseal_head((yield from collect(thread_id, thread)))
 
 
 def _remember_ancestors(
@@ -72,6 +72,7 @@ def delete_for_runs(run_ids: list[str], delta_channels: DeltaChannels, compressi
     for thread_id in sorted(touched):
         thread = yield from find_thread(thread_id)
         if thread is not None:
+            yield from check_whole(thread, thread_id)
             yield from _prepare_children(
                 thread_id, thread, {str(run_id) for run_id in run_ids}, delta_channels, compression
             )
@@ -114,14 +115,12 @@ def settle(thread_id: str) -> Program[None]:
         return
     sequence = yield from next_sequence(Place(thread_id, "", None))
     thread = thread._replace(revision=sequence, session=None)
-    column = session_column(thread, sequence, None)
-    yield Statement("update_thread", (thread.thread, sequence, column, thread.next_blob))
-    yield from collect(thread_id, thread)
-    yield from reseal_head(thread)
+    yield Statement("update_thread", (thread.thread, sequence, session_column(thread), thread.next_blob))
+    yield from reseal_head((yield from collect(thread_id, thread)))
 
 
-def collect(thread_id: str, thread: ThreadRow) -> Program[None]:
-    """Drop the blobs that no row of the thread leads to."""
+def collect(thread_id: str, thread: ThreadRow) -> Program[ThreadRow]:
+    """Drop the blobs that no row of the thread leads to; the thread's row after that, its sealed head as it was."""
     refs: list[Ref] = []
     for _, _, ns, *columns in (yield Statement("checkpoints_of_thread", (thread.thread,))):
         row = checkpoint_row(thread_id, ns, columns, thread.secret)
@@ -141,6 +140,8 @@ def collect(thread_id: str, thread: ThreadRow) -> Program[None]:
         yield Statement("drop_blobs_but", (first, last, json.dumps(sorted(kept))))
         sequence = yield from next_sequence(Place(thread_id, "", None))
         yield Statement("set_collected", (thread.thread, sequence))
+        thread = thread._replace(collected=sequence)
+    return thread
 
 
 def _of_history(row: CheckpointRow) -> Iterator[Ref]:

@@ -9,6 +9,7 @@ from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import frame, heads, ids, rows, tree
 from agent_ckpt.core.assemble import Assembled, assemble
 from agent_ckpt.core.flight import Rules, admit, lease_of, lease_row
+from agent_ckpt.core.rebuild import parked, taken_up, with_vault
 from agent_ckpt.core.rows import (
     body_of,
     check_newest,
@@ -65,9 +66,10 @@ class PutPlan:
 
     Attributes:
         place, parent_id, run_id: where it goes.
-        body: everything but the channels.
+        body, ends: everything but the channels; and packed.
         channels: name, channel_version, and a plan, a reference, None (no value) or KEEP.
         inherits: whether a channel has its parent's reference, so that the parent must be there.
+        keeps: whether a channel is KEEP, so that the parent must be read.
         target, frames: what the plans were made with (`assemble`).
         compression: for what is framed in the transaction.
         session: the session it belongs to, if any.
@@ -79,8 +81,10 @@ class PutPlan:
     parent_id: str | None
     run_id: str | None
     body: Body
+    ends: rows.Ends
     channels: list[tuple[str, Any, Any]]
     inherits: bool
+    keeps: bool
     target: Target
     frames: dict[bytes, bytes]
     compression: str
@@ -120,8 +124,7 @@ def put(plan: PutPlan) -> Program[Written]:
     place = plan.place
     key = ids.shrink(place.checkpoint_id or "")
     parent_key = ids.shrink(plan.parent_id) if plan.parent_id else None
-    reads_parent = any(part is KEEP for _, _, part in plan.channels)
-    found = yield Statement("put_begin", (place.thread_id, place.ns, key, parent_key, reads_parent))
+    found = yield Statement("put_begin", (place.thread_id, place.ns, key, parent_key, plan.keeps))
     state = found[0] if found else None
     row = thread_row(state, place.thread_id) if state else None
     lease = lease_row(state[17:23]) if state else (yield from lease_of(place.thread_id))
@@ -129,6 +132,7 @@ def put(plan: PutPlan) -> Program[Written]:
     plan.target.check(row)
     existing = _checkpoint(place, state[9:13], row.secret) if state and row and state[9] is not None else None
     if row is not None and state is not None and existing is None:
+        row = yield from taken_up(row, place, state[6])
         check_newest(row, place, state[8])
         _check_parent(plan, row, state)
     if row is None or state is None:
@@ -143,7 +147,7 @@ def put(plan: PutPlan) -> Program[Written]:
     body.channels = [
         (name, version, ref) for (name, version, _), ref in zip(plan.channels, assembled.refs, strict=True)
     ]
-    payload = rows.pack_body(body)
+    payload = rows.pack_body(body, plan.ends)
     if existing is not None:
         if _same(existing, plan):
             return Written(row, False, assembled)
@@ -163,13 +167,13 @@ def put(plan: PutPlan) -> Program[Written]:
         environment = (yield Statement("note_environment", (versions,)))[0][0]
     yield Statement("insert_own_checkpoint", (sequence, space, key, parent_key, run, framed, environment))
     owner = plan.session.id if plan.session is not None else None
-    if row.heads is not None:
+    sealed = row.heads
+    if sealed is not None and isinstance(row.secret, Secret):
         before = state[7] if state is not None else None
-        at = heads.At(place.ns, row.secret, is_new=state is None or state[6] is None)
-        row.heads.put(at, key, before, sequence, assembled.new_blobs)
-    column = session_column(row, sequence, owner)
-    yield Statement("update_thread", (row.thread, sequence, column, assembled.next_blob))
-    row = ThreadRow(row.thread, sequence, owner, assembled.next_blob, row.collected, row.secret)
+        sealed = sealed.put(heads.At(place.ns, space, row.secret), key, before, sequence, assembled.new_blobs)
+    row = ThreadRow(row.thread, sequence, owner, assembled.next_blob, row.collected, row.secret, sealed)
+    row = yield from parked(row)
+    yield Statement("update_thread", (row.thread, sequence, session_column(row), row.next_blob))
     channels = {name: (version, ref) for name, version, ref in body.channels}
     return Written(row, True, assembled, channels, environment)
 
@@ -180,21 +184,21 @@ def _new_thread(plan: PutPlan, sequence: int) -> Program[ThreadRow]:
 
 def new_thread(thread_id: str, secret: bytes, sequence: int) -> Program[ThreadRow]:
     """Make the row of a thread whose first write has this commit sequence."""
-    row = ThreadRow(sequence, sequence, None, 1, 0, secret, heads.Heads() if isinstance(secret, Secret) else None)
-    yield from insert_thread(row, thread_id)
-    return row
+    return (yield from insert_thread(ThreadRow(sequence, sequence, None, 1, 0, secret), thread_id))
 
 
-def insert_thread(row: ThreadRow, thread_id: str) -> Program[None]:
-    """Insert a thread's row, sealed where the store is.
+def insert_thread(row: ThreadRow, thread_id: str) -> Program[ThreadRow]:
+    """Insert a thread's row, sealed where the store is; the row, with its sealed head.
 
     Raises:
         WrongKeyError: when the store was sealed after it was opened without a key.
     """
-    column, secret = session_column(row, row.revision, row.session), stored_secret(row.secret)
+    row = yield from with_vault(row, thread_id)
+    column, secret = session_column(row), stored_secret(row.secret)
     columns = (row.thread, thread_id, row.revision, column, row.next_blob, row.collected, secret)
     if not (yield Statement("insert_thread", columns)):
         raise sealed_meanwhile()
+    return row
 
 
 def _checkpoint(place: Place, columns: Row, secret: bytes) -> CheckpointRow:
@@ -224,14 +228,13 @@ def _check_parent(plan: PutPlan, row: ThreadRow, state: Row) -> None:
 def _kept(plan: PutPlan, state: Row | None, row: ThreadRow) -> list[tree.Plan | Ref]:
     """The plans, with the parent's reference where a channel keeps its value."""
     parts = [part for _, _, part in plan.channels]
-    keeps = any(part is KEEP for part in parts)
-    if not keeps and not plan.inherits:
+    if not plan.keeps and not plan.inherits:
         return parts
     before: dict[str, tuple[Any, Ref]] = {}
     if state is None or state[13] is None:
         if plan.parent_id is not None and (plan.session is not None or plan.inherits):
             raise parent_gone(plan.place.thread_id, plan.session, row, plan.parent_id)
-    elif keeps:
+    elif plan.keeps:
         parent = _checkpoint(plan.place._replace(checkpoint_id=plan.parent_id), state[13:17], row.secret)
         body = body_of(parent)
         if body.state_version == plan.body.state_version:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from agent_ckpt.backend import Program, Row, Statement
@@ -13,6 +12,7 @@ from agent_ckpt.codec.tree import State
 from agent_ckpt.core.flight import lease_row
 from agent_ckpt.core.hot import HotThread
 from agent_ckpt.core.load import Blobs, load
+from agent_ckpt.core.rebuild import at_hand
 from agent_ckpt.core.rows import check_newest, check_writes, checkpoint_row, damaged, thread_row, writes_row
 from agent_ckpt.core.writes import Pending, in_order, merge
 from agent_ckpt.errors import CorruptionError, SealError
@@ -23,7 +23,6 @@ PAGE = 32
 FOREVER = (1 << 63) - 1
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class Found:
     """A checkpoint as it was read, its values still packed.
 
@@ -36,17 +35,19 @@ class Found:
         fault: why it can't be given back, or None.
     """
 
-    thread: ThreadRow
-    row: CheckpointRow
-    body: Body | None = None
-    writes: list[Pending] = field(default_factory=list)
-    blobs: Blobs = field(default_factory=Blobs)
-    states: dict[str, State] = field(default_factory=dict)
-    fault: CorruptionError | None = None
+    __slots__ = ("blobs", "body", "fault", "row", "states", "thread", "writes")
+
+    def __init__(self, thread: ThreadRow, row: CheckpointRow) -> None:
+        self.thread = thread
+        self.row = row
+        self.body: Body | None = None
+        self.writes: list[Pending] = []
+        self.blobs = Blobs()
+        self.states: dict[str, State] = {}
+        self.fault: CorruptionError | None = None
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class Restored:
+class Restored(NamedTuple):
     """What get_tuple read in one snapshot.
 
     Attributes:
@@ -72,6 +73,7 @@ def get_tuple(place: Place, hot_of: HotOf, *, with_head: bool = False) -> Progra
         return Restored(None, None)
     columns = found[0]
     thread = thread_row(columns, place.thread_id)
+    thread = yield from at_hand(thread, place, columns[6])
     if place.checkpoint_id is None:
         check_newest(thread, place, columns[7])
     lease = lease_row(columns[13:19])
@@ -116,8 +118,7 @@ def refs_of(one: Found) -> Iterator[Ref]:
     yield from (ref for _, _, ref, _ in one.writes)
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class Page:
+class Page(NamedTuple):
     """A page of a listing.
 
     Attributes:
@@ -157,11 +158,19 @@ def list_page(query: Query, below: int, size: int, hot_of: HotOf) -> Program[Pag
     found = yield _page_statement(query, below, size)
     kept: list[Found] = []
     begun: set[tuple[str, str]] = set()
+    in_space: dict[tuple[str, str], ThreadRow | SealError] = {}
     for thread_id, *columns in found:
         thread = thread_row(columns, thread_id)
+        at = (thread_id, columns[6])
+        if at not in in_space:
+            in_space[at] = yield from _at_hand(thread, Place(*at, None), columns[13])
+        known = in_space[at]
+        thread = thread if isinstance(known, SealError) else known
         one = take(thread, checkpoint_row(thread_id, columns[6], columns[7:13], thread.secret), [])
-        if from_head and (thread_id, columns[6]) not in begun and not _is_undone(one):
-            begun.add((thread_id, columns[6]))
+        if isinstance(known, SealError):
+            one.fault = one.fault or known
+        elif from_head and at not in begun and not _is_undone(one):
+            begun.add(at)
             _check_first(one)
         if (yield from bound.admits(one)) and (one.body is None or query.wants is None or query.wants(one.body)):
             kept.append(one)
@@ -176,6 +185,14 @@ def list_page(query: Query, below: int, size: int, hot_of: HotOf) -> Program[Pag
         for one in own:
             one.blobs = shared
     return Page(kept, found[-1][8] if len(found) == size else None)
+
+
+def _at_hand(thread: ThreadRow, place: Place, number: int) -> Program[ThreadRow | SealError]:
+    """The thread's row with what its sealed head knows of a namespace, or why that is refused."""
+    try:
+        return (yield from at_hand(thread, place, number))
+    except SealError as exc:
+        return exc
 
 
 def _is_undone(one: Found) -> bool:
@@ -202,7 +219,6 @@ def _page_statement(query: Query, below: int, size: int) -> Statement:
     return Statement("page_of_space", (query.thread_id, query.ns, below, size))
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class _Bound:
     """Decides what is older than the checkpoint that `before` names.
 
@@ -215,10 +231,11 @@ class _Bound:
         undone: for rows that were rolled back, the sequence of the rollback.
     """
 
-    query: Query
-    seqs: dict[str, int]
-    parents: dict[str, int | None] = field(default_factory=dict)
-    undone: dict[int, int] = field(default_factory=dict)
+    def __init__(self, query: Query, seqs: dict[str, int]) -> None:
+        self.query = query
+        self.seqs = seqs
+        self.undone: dict[int, int] = {}
+        self.parents: dict[str, int | None] = {}
 
     def admits(self, one: Found) -> Program[bool]:
         query, place = self.query, one.row.place

@@ -10,8 +10,9 @@ from typing import Any
 
 from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import frame, ids, rows
+from agent_ckpt.codec.heads import Heads
 from agent_ckpt.core.manage import reseal_blobs
-from agent_ckpt.core.rebuild import mismatches, rebuild
+from agent_ckpt.core.rebuild import check_whole, rebuilt
 from agent_ckpt.core.rows import (
     SECRET_SIZE,
     checkpoint_row,
@@ -23,24 +24,15 @@ from agent_ckpt.core.rows import (
     unsealed,
     writes_row,
 )
-from agent_ckpt.core.storekeys import StoreKeys, translated
+from agent_ckpt.core.storekeys import StoreKeys, store_state
+from agent_ckpt.core.translate import translated
 from agent_ckpt.core.writes import task_key
-from agent_ckpt.errors import CorruptionError
 from agent_ckpt.model import Place, ThreadRow
 
 PAGE = 1000
 
 ThreadKey = tuple[int, Any, bytes]
 """A thread's number, and its id and secret as they are stored."""
-
-
-def store_state() -> Program[tuple[bytes, int, bytes | None, bool]]:
-    """Store id, commit sequence, seal, and whether there are threads."""
-    found = yield Statement("store_state")
-    if not found:
-        raise CorruptionError("the store's row is missing; restore a backup")
-    store_id, sequence, stored, threads = found[0]
-    return store_id, sequence, stored, bool(threads)
 
 
 def set_first_seal(with_threads: bytes, empty: bytes) -> Program[bytes]:
@@ -183,20 +175,21 @@ def recast(job: Recast) -> Program[bool]:
     yield Statement("set_space_as_stored", [(space, names[stored][1]) for space, stored in spaces], many=True)
     collected = yield from next_sequence(Place(job.thread_id, "", None))
     stored_id = job.name("thread", found[0][6])[1]
-    row = row._replace(secret=job.new, heads=None)
-    rebuilding = rebuild(row)
-    heads = yield from (translated(rebuilding, job.new_keys) if job.new_keys is not None else rebuilding)
-    column = session_column(row._replace(heads=heads), row.revision, row.session)
-    yield Statement("set_thread_as_stored", (job.thread, stored_id, column, collected, stored_secret(job.new)))
+    yield Statement("unpark_spaces", (job.thread,))
+    # Under a new data key the count of its frames begins anew.
+    fresh = Heads(row.next_blob, vault=row.heads.vault if row.heads is not None else 0)
+    row = row._replace(secret=job.new, collected=collected, heads=fresh)
+    if job.new_keys is not None:
+        row = yield from translated(rebuilt(row), job.new_keys)
+    columns = (job.thread, stored_id, session_column(row), collected, stored_secret(job.new))
+    yield Statement("set_thread_as_stored", columns)
     return True
 
 
 def _check_head(row: ThreadRow, job: Recast) -> Program[None]:
     """What was put back from an older copy must not be sealed anew as if it were right."""
-    if job.old_keys is None:
-        return
-    for why in (yield from translated(mismatches(row), job.old_keys)):
-        raise unsealed(Place(job.thread_id, "", None), "the newest state", why, "replayed")
+    if job.old_keys is not None:
+        yield from translated(check_whole(row, job.thread_id), job.old_keys)
 
 
 def _checkpoints(job: Recast, names: dict[Any, str]) -> Program[None]:

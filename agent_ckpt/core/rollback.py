@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import frame, ids, rows
 from agent_ckpt.core.flight import Rules, check_lease, lease_of
-from agent_ckpt.core.manage import Located, locate
+from agent_ckpt.core.manage import Located, find_thread, locate
 from agent_ckpt.core.read import FOREVER
-from agent_ckpt.core.rebuild import rebuild
+from agent_ckpt.core.rebuild import check_rows, check_whole, rebuilt
 from agent_ckpt.core.rows import body_of, checkpoint_row, next_sequence, session_column, writes_row
 from agent_ckpt.errors import CorruptionError
 from agent_ckpt.model import Body, CheckpointRow, Place
@@ -58,13 +58,15 @@ def rollback(place: Place, parents_of: ParentsOf, interrupt: str, resume: str, r
 
     Raises:
         ThreadConflictError: when another holds the lease.
-        CorruptionError: when the target itself is damaged; nothing changed.
+        CorruptionError: when the target itself is damaged, or a row of a sealed thread was removed or put back;
+            nothing changed.
     """
     found = yield from locate(place)
     if found is None:
         return False
     check_lease(place, (yield from lease_of(place.thread_id)), None, rules, "rollback")
     body_of(found.row)
+    yield from check_whole(found.thread, place.thread_id)
     sequence = yield from next_sequence(place, found.thread)
     key = ids.shrink(place.checkpoint_id or "")
     newest = yield Statement("head_id", (found.space,))
@@ -78,14 +80,16 @@ def rollback(place: Place, parents_of: ParentsOf, interrupt: str, resume: str, r
         yield Statement("undo_writes", (json.dumps(going.writes), sequence))
         yield Statement("redo_checkpoints", (json.dumps(going.again),))
     thread = found.thread._replace(revision=sequence, session=None)
-    thread = thread._replace(heads=(yield from rebuild(thread)))
-    column = session_column(thread, sequence, None)
-    yield Statement("update_thread", (thread.thread, sequence, column, thread.next_blob))
+    thread = yield from rebuilt(thread)
+    yield Statement("update_thread", (thread.thread, sequence, session_column(thread), thread.next_blob))
     return True
 
 
 def rolled_back(thread_id: str, ns: str) -> Program[list[str]]:
     """The ids of a namespace's marked checkpoints, newest first."""
+    thread = yield from find_thread(thread_id)
+    if thread is not None:
+        yield from check_rows(thread, thread_id)
     return [ids.expand(key) for (key,) in (yield Statement("undone_ids", (thread_id, ns)))]
 
 

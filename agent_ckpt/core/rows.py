@@ -39,10 +39,10 @@ def thread_row(columns: Sequence[Any], thread_id: str) -> ThreadRow:
         if len(secret) != SECRET_SIZE:
             raise sealed_meanwhile()
         return ThreadRow(thread, revision, session, next_blob, collected, secret)
-    if isinstance(secret.cipher, framing.NoCipher):
+    if type(secret.cipher) is framing.NoCipher:
         return ThreadRow(thread, revision, None, next_blob, collected, secret)
     try:
-        owner, found = heads.open(secret, thread, revision, session)
+        owner, found = heads.open(secret, (thread, revision, next_blob, collected), session)
     except framing.UnsealError as exc:
         why = exc.detail or framing.NOT_HERE
         raise unsealed(Place(thread_id, "", None), "the sealed head", why, exc.reason) from None
@@ -58,24 +58,26 @@ def sealed_meanwhile() -> WrongKeyError:
     )
 
 
-def session_column(row: ThreadRow, revision: int, session: bytes | None) -> bytes | None:
+def session_column(row: ThreadRow) -> bytes | None:
     """What stands in a thread's row for the session that wrote it: of a sealed thread, its sealed head."""
-    if not isinstance(row.secret, Secret):
-        return session
-    return heads.seal(row.secret, row.thread, revision, session, row.heads or heads.Heads())
+    return heads.seal(row.secret, row) if isinstance(row.secret, Secret) else row.session
 
 
 def check_newest(thread: ThreadRow, place: Place, newest: int | None) -> None:
     """Compare the newest checkpoint that was found in a namespace with what the thread's sealed head says.
 
+    Args:
+        thread: its row, with the namespace at hand (`rebuild.at_hand`).
+
     Raises:
         SealError: when they differ: rows were removed, or older ones put back.
     """
-    space = thread.heads.space(place.ns, thread.secret) if thread.heads is not None else None
-    if space is not None and space.newest is not None and space.newest != (newest or 0):
-        raise replayed(
-            place, f"its newest checkpoint is the one of commit {newest or 0}, and {space.newest} was sealed"
-        )
+    if thread.heads is None:
+        return
+    space = thread.heads.space(place.ns, thread.secret)
+    sealed = space.newest if space is not None else 0
+    if sealed != (newest or 0):
+        raise replayed(place, f"its newest checkpoint is the one of commit {newest or 0}, and {sealed} was sealed")
 
 
 def check_writes(thread: ThreadRow, place: Place, key: bytes | str, seqs: Iterable[int]) -> None:
@@ -89,17 +91,6 @@ def check_writes(thread: ThreadRow, place: Place, key: bytes | str, seqs: Iterab
         return
     if heads.over(seqs) != space.writes[key]:
         raise replayed(place, "the rows of its pending writes are not those that were sealed")
-
-
-def check_history(thread: ThreadRow, row: CheckpointRow) -> None:
-    """Compare a newest checkpoint's history record with what the thread's sealed head says of it.
-
-    Raises:
-        SealError: when it was removed, or an older one put back.
-    """
-    space = thread.heads.space(row.place.ns, thread.secret) if thread.heads is not None else None
-    if space is not None and space.newest == row.seq and space.history != heads.history_mark(row.history):
-        raise replayed(row.place, "its history record is not the one that was sealed")
 
 
 def replayed(place: Place, why: str) -> SealError:

@@ -6,17 +6,24 @@ wrapped; `translated` runs a program against it, so that no program needs to kno
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent_ckpt.backend import Program, Row, Statement, T
-from agent_ckpt.codec import frame, seal
-from agent_ckpt.codec.keyring import Keyring
+from agent_ckpt.backend import Program, Statement
+from agent_ckpt.codec import frame
 from agent_ckpt.core.rows import SECRET_SIZE, unsealed
-from agent_ckpt.errors import SealError, WrongKeyError
+from agent_ckpt.errors import CorruptionError, SealError, WrongKeyError
+from agent_ckpt.later import Later
 from agent_ckpt.model import Place, Secret
 
+if TYPE_CHECKING:
+    from agent_ckpt.codec import seal
+    from agent_ckpt.codec.keyring import Keyring
+else:
+    seal = Later("agent_ckpt.codec.seal")
+
 SEALS_THREAD_IDS = 1
+RESEALING = 4
+"""A rotation for a compromised key at a key service is going on."""
 SEALING = 2
 """The file is being sealed, or unsealed: some of its threads are plaintext."""
 _SECRETS_KEPT = 4096
@@ -51,6 +58,14 @@ def key_id_of(envelope: bytes) -> str:
         return ""
 
 
+def turn_of(envelope: bytes) -> int:
+    """After how many rotations for a compromised key an envelope's keys were made; -1 where it can't be read."""
+    try:
+        return seal.read_envelope(envelope)[3]
+    except frame.UnsealError:
+        return -1
+
+
 class StoreSeal(NamedTuple):
     """What stands in the store's row: flags, and the envelope of the store's key."""
 
@@ -69,12 +84,22 @@ class StoreSeal(NamedTuple):
         return bytes((self.flags,)) + self.envelope
 
 
+def store_state() -> Program[tuple[bytes, int, bytes | None, bool]]:
+    """Store id, commit sequence, seal, and whether there are threads; never run translated."""
+    found = yield Statement("store_state")
+    if not found:
+        raise CorruptionError("the store's row is missing; restore a backup")
+    store_id, sequence, stored, threads = found[0]
+    return store_id, sequence, stored, bool(threads)
+
+
 class StoreKeys:
     """The keys of one sealed store.
 
     Attributes:
         store_id, stored: as in the store's row.
         seals_thread_ids: whether thread ids stand sealed.
+        turn: after how many rotations for a compromised key its own was made.
     """
 
     def __init__(self, keyring: Keyring, store_id: bytes, stored: bytes) -> None:
@@ -83,10 +108,16 @@ class StoreKeys:
         self.stored = stored
         found = StoreSeal.read(stored)
         self.seals_thread_ids = found.seals_thread_ids
+        self.turn = turn_of(found.envelope)
         context = seal.store_context(store_id, found.flags)
         self._store_key = keyring.unwrap(found.envelope, context, "the store")
         self._names = seal.NameCipher(self._store_key, store_id)
         self._secrets: dict[bytes, Secret] = {}
+        self.ways = _WAYS[self.seals_thread_ids]
+
+    def kept(self, envelope: bytes) -> Secret | None:
+        """A thread's secret, where it was made before."""
+        return self._secrets.get(envelope)
 
     def seal_name(self, role: str, name: Any) -> Any:
         """What stands in the file for a name."""
@@ -104,7 +135,7 @@ class StoreKeys:
             return stored
         if type(stored) is not bytes:
             raise frame.UnsealError("it is plaintext in a sealed file", "plaintext")
-        if role == "run" and len(stored) == _UUID_SIZE:
+        if role == "run" and len(stored) == UUID_SIZE:
             return stored
         return self._names.open(role, stored)
 
@@ -147,11 +178,7 @@ class StoreKeys:
             return _without_keys(envelope, exc)
         except WrongKeyError as exc:
             return _without_keys(envelope, unsealed(place, "the key", exc.message, "unknown_key"))
-        made = seal.thread_secret(material, context, envelope)
-        if len(self._secrets) >= _SECRETS_KEPT:
-            self._secrets = {}
-        self._secrets[envelope] = made
-        return made
+        return self._keep(seal.thread_secret(material, context, envelope))
 
     def context(self, thread_id: str) -> bytes:
         return seal.thread_context(self.store_id, thread_id)
@@ -164,10 +191,16 @@ class StoreKeys:
         """
         material = seal.new_keys(seal.KEY_SIZE) + (address_key or seal.new_keys(seal.ADDRESS_KEY_SIZE))
         context = self.context(thread_id)
-        return seal.thread_secret(material, context, self.keyring.wrap(material, context))
+        return self._keep(seal.thread_secret(material, context, self.keyring.wrap(material, context, self.turn)))
+
+    def _keep(self, made: Secret) -> Secret:
+        if len(self._secrets) >= _SECRETS_KEPT:
+            self._secrets = {}
+        self._secrets[made.envelope] = made
+        return made
 
 
-_UUID_SIZE = 16
+UUID_SIZE = 16
 
 
 def _without_keys(envelope: bytes, error: SealError) -> Secret:
@@ -190,13 +223,50 @@ class Shape(NamedTuple):
     secret: int | None = None
     found: int | None = None
 
-    @property
-    def run(self) -> int | None:
-        """The parameter that is a run."""
-        return 4 if 4 in self.params else 0 if self.params.get(0) == "run" else None
+
+class Way(NamedTuple):
+    """A Shape as it is gone through for each statement, with nothing of thread ids where those stand in clear.
+
+    Attributes:
+        params, columns, secret, found: as in the Shape.
+        run: the parameter that is a run, or None.
+        finds: whether it looks something up by its first parameter.
+        opens: whether something of its rows is to be opened.
+        asks_thread, tells_thread: whether the first parameter, and the first column, is a thread_id.
+    """
+
+    params: tuple[tuple[int, str], ...]
+    columns: tuple[tuple[int, str], ...]
+    secret: int | None
+    found: int | None
+    run: int | None
+    finds: bool
+    opens: bool
+    asks_thread: bool
+    tells_thread: bool
 
 
-_ROLES = {"thread": "a thread's id", "ns": "a namespace's name", "run": "a run's id", "label": "a lease's label"}
+def _ways(seals_thread_ids: bool) -> dict[str, Way]:
+    """How each statement is translated; those in which nothing is left to translate are left out."""
+    made = {}
+    for name, shape in SHAPES.items():
+        params, columns = (
+            tuple((at, role) for at, role in roles.items() if seals_thread_ids or role != "thread")
+            for roles in (shape.params, shape.columns)
+        )
+        first = shape.params.get(0)
+        run = 4 if 4 in shape.params else 0 if first == "run" else None
+        opens = bool(columns) or shape.secret is not None
+        way = Way(
+            params, columns, shape.secret, shape.found, run, first is not None, opens, first == "thread",
+            0 in shape.columns,
+        )  # fmt: skip
+        if params or opens or way.finds:
+            made[name] = way
+    return made
+
+
+ROLES = {"thread": "a thread's id", "ns": "a namespace's name", "run": "a run's id", "label": "a lease's label"}
 _AT = {0: "thread", 1: "ns"}
 _PAGE_COLUMNS = {0: "thread", 7: "ns", 11: "run"}
 
@@ -253,90 +323,4 @@ SHAPES: dict[str, Shape] = {
 }
 """Every statement that takes or gives a thread_id, a namespace, a run, a lease's label or a thread's secret."""
 
-
-def translated(program: Program[T], keys: StoreKeys) -> Program[T]:
-    """A program as it runs against a sealed file."""
-    try:
-        step = next(program)
-        while True:
-            shape = SHAPES.get(step.name)
-            if shape is None:
-                step = program.send((yield step))
-                continue
-            if shape.run is not None and type(step.params[shape.run]) is str:
-                yield from _check_keys(keys)
-            rows = yield step._replace(params=_sealed(step.params, shape, keys))
-            if _is_missing(rows, shape):
-                yield from _check_keys(keys)
-            try:
-                opened = _opened(rows, step.params, shape, keys)
-            except SealError:
-                yield from _check_keys(keys)
-                raise
-            step = program.send(opened)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    finally:
-        program.close()
-
-
-def _sealed(params: Sequence[Any], shape: Shape, keys: StoreKeys) -> Sequence[Any]:
-    changed: list[Any] | None = None
-    for at, role in shape.params.items():
-        stored = keys.seal_name(role, params[at])
-        if stored is not params[at]:
-            changed = changed or list(params)
-            changed[at] = stored
-    return params if changed is None else changed
-
-
-def _is_missing(rows: list[Row], shape: Shape) -> bool:
-    """Whether something was looked up by name and isn't there, perhaps since names are sealed otherwise now."""
-    if 0 not in shape.params:
-        return False
-    return not rows or (shape.found is not None and rows[0][shape.found] is None)
-
-
-def _check_keys(keys: StoreKeys) -> Program[None]:
-    found = yield Statement("store_row")
-    if not found or found[0][2] != keys.stored:
-        raise KeysChanged
-
-
-def _opened(rows: list[Row], params: Sequence[Any], shape: Shape, keys: StoreKeys) -> list[Row]:
-    if not rows or not (shape.columns or shape.secret is not None):
-        return rows
-    if shape.columns:
-        rows = [_names(row, params, shape, keys) for row in rows]
-    at = shape.secret
-    if at is None:
-        return rows
-    by_row = [(row[at], row[0] if 0 in shape.columns else params[0]) for row in rows]
-    wanted = {envelope: thread_id for envelope, thread_id in by_row if not keys.knows(envelope)}
-    wanted = {envelope: thread_id for envelope, thread_id in wanted.items() if len(envelope) != SECRET_SIZE}
-    if wanted:
-        raise KeysNeeded(
-            keys.keyring,
-            [(envelope, keys.context(thread_id), f"thread {thread_id!r}") for envelope, thread_id in wanted.items()],
-        )
-    return [
-        (*row[:at], keys.secret(envelope, str(thread_id)), *row[at + 1 :])
-        for row, (envelope, thread_id) in zip(rows, by_row, strict=True)
-    ]
-
-
-def _names(row: Row, params: Sequence[Any], shape: Shape, keys: StoreKeys) -> Row:
-    changed: list[Any] | None = None
-    for at, role in shape.columns.items():
-        try:
-            name = keys.open_name(role, row[at])
-        except frame.UnsealError as exc:
-            what = _ROLES[role]
-            thread_id = params[0] if shape.params.get(0) == "thread" else ""
-            why = exc.detail or frame.NOT_HERE
-            raise unsealed(Place(str(thread_id), "", None), what, why, exc.reason) from None
-        if name is not row[at]:
-            changed = changed or list(row)
-            changed[at] = name
-    return row if changed is None else tuple(changed)
+_WAYS = {seals_thread_ids: _ways(seals_thread_ids) for seals_thread_ids in (False, True)}

@@ -12,6 +12,7 @@ from agent_ckpt.codec.values import DecodeError, ValueCodec
 from agent_ckpt.core.manage import find_thread
 from agent_ckpt.core.rebuild import mismatches
 from agent_ckpt.core.rows import checkpoint_row, first_blob, last_blob, shown, writes_row
+from agent_ckpt.core.writes import task_key
 from agent_ckpt.model import CheckpointRow, Entry, Place, Ref, ThreadRow
 from agent_ckpt.reports import Finding, VerifyReport
 
@@ -81,8 +82,8 @@ def verify_thread(thread_id: str, codec: ValueCodec) -> Program[VerifyReport]:
     yield from _blobs(check)
     for _, _, ns, *columns in (yield Statement("checkpoints_of_thread", (thread.thread,))):
         _checkpoint(check, checkpoint_row(thread_id, ns, columns, thread.secret))
-    for _, _, ns, seq, checkpoint, _, run, framed in (yield Statement("writes_of_thread", (thread.thread,))):
-        _writes(check, Place(thread_id, ns, ids.expand(checkpoint)), (seq, run, framed))
+    for _, _, ns, seq, checkpoint, task, run, framed in (yield Statement("writes_of_thread", (thread.thread,))):
+        _writes(check, Place(thread_id, ns, ids.expand(checkpoint)), (seq, run, framed, task))
     for seq, mark in (yield Statement("undone_of_thread", (thread.thread,))):
         if not seq < mark <= thread.revision:
             check.note("damaged", None, f"row {seq} is marked as rolled back at {mark}, which can't be")
@@ -99,6 +100,10 @@ def _head(check: Check) -> Program[None]:
     """Compare a sealed thread's rows with its sealed head."""
     for problem in (yield from mismatches(check.thread)):
         check.note("damaged", None, problem)
+    known = check.thread.heads
+    found = (yield Statement("vault_of_thread", (check.thread_id,))) if known is not None else []
+    if known is not None and known.vault != (found[0][1] if found else 0):
+        check.note("damaged", None, "its credentials were removed, or put back from an older copy")
 
 
 def _blobs(check: Check) -> Program[None]:
@@ -132,7 +137,7 @@ def _blob(check: Check, number: int, address: bytes, framed: bytes) -> _Known:
 
 def _bound(body: bytes) -> bytes | None:
     if body[0] == frame.NODE:
-        return tree.open_group(body)[0]
+        return tree.open_group(body)[0][: digest.CHECK_SIZE]
     return arrays.base_of(body)[1] if body[0] == frame.ARRAY_DIFF else None
 
 
@@ -158,10 +163,12 @@ def _checkpoint(check: Check, row: CheckpointRow) -> None:
 def _writes(check: Check, place: Place, columns: tuple[Any, ...]) -> None:
     check.writes += 1
     try:
-        task = rows.open_writes(writes_row(place, columns, check.thread.secret))
+        task = rows.open_writes(writes_row(place, columns[:3], check.thread.secret))
     except frame.FrameError as exc:
         check.note("damaged", place, f"a row of pending writes: {exc}")
         return
+    if columns[3] != task_key(task.task_id, check.thread.secret):
+        check.note("damaged", place, "a row of pending writes stands under another task than its own")
     for _, channel, ref in task.writes:
         _follow(check, place, f"a pending write of channel {channel!r}", ref)
 

@@ -13,6 +13,7 @@ from agent_ckpt.codec import frame, heads, ids, rows, tree
 from agent_ckpt.core.assemble import assemble
 from agent_ckpt.core.flight import Rules, admit, lease_of, lease_row
 from agent_ckpt.core.put import Target, Written, new_thread
+from agent_ckpt.core.rebuild import parked, taken_up
 from agent_ckpt.core.rows import damaged, following, next_sequence, session_column, thread_row, writes_row
 from agent_ckpt.core.session import Session
 from agent_ckpt.model import Place, Ref, Secret, TaskWrites, ThreadRow, WritesRow
@@ -83,6 +84,7 @@ def put_writes(plan: WritesPlan) -> Program[Written]:
     if row is None:
         row = yield from new_thread(place.thread_id, plan.target.secret, sequence)
     space = state[6] if state is not None else None
+    row = yield from taken_up(row, place, space)
     stored: Merged = {}
     if state is not None and row is not None and state[9]:
         found = yield Statement("writes_of_task", (space, key, task))
@@ -109,14 +111,15 @@ def put_writes(plan: WritesPlan) -> Program[Written]:
     run = ids.shrink(plan.run_id) if plan.run_id else None
     yield Statement("insert_writes", (sequence, space, key, task, run, framed))
     owner = plan.session.id if plan.session is not None else None
-    if row.heads is not None:
-        at = heads.At(place.ns, row.secret, is_new=state is None or state[6] is None)
-        row.heads.wrote(at, key, sequence, _at_the_front(state, key), assembled.new_blobs)
-    if raises_revision or row.heads is not None:
+    sealed = row.heads
+    if sealed is not None and isinstance(row.secret, Secret):
+        at = heads.At(place.ns, space, row.secret)
+        sealed = sealed.wrote(at, key, sequence, _at_the_front(state, key), assembled.new_blobs)
+    if raises_revision or sealed is not None:
         revision, owner = (sequence, owner) if raises_revision else (row.revision, row.session)
-        column = session_column(row, revision, owner)
-        yield Statement("update_thread", (row.thread, revision, column, assembled.next_blob))
-        row = ThreadRow(row.thread, revision, owner, assembled.next_blob, row.collected, row.secret)
+        row = ThreadRow(row.thread, revision, owner, assembled.next_blob, row.collected, row.secret, sealed)
+        row = yield from parked(row)
+        yield Statement("update_thread", (row.thread, revision, session_column(row), row.next_blob))
     else:
         yield Statement("update_next_blob", (row.thread, assembled.next_blob))
     return Written(row, True, assembled)

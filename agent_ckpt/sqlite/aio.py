@@ -9,14 +9,18 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
-
-import aiosqlite
+from typing import TYPE_CHECKING, Any
 
 from agent_ckpt.backend import Factory, T
+from agent_ckpt.later import Later
 from agent_ckpt.sqlite import engine, errors, fork
 from agent_ckpt.sqlite.drive import Counter, read
 from agent_ckpt.sqlite.fork import GATE
+
+if TYPE_CHECKING:
+    import aiosqlite
+else:
+    aiosqlite = Later("aiosqlite")
 
 _ROWS_AT_ONCE = 64
 _JOIN_S = 2.0

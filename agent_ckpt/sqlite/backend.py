@@ -9,19 +9,27 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import closing
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from agent_ckpt.backend import Factory, T
 from agent_ckpt.errors import ClosedError, FormatError, UnavailableError, UsageError
+from agent_ckpt.later import Later
 from agent_ckpt.options import Options
-from agent_ckpt.reports import Check, WalStatus
-from agent_ckpt.sqlite import care, connect, engine, errors, files, fork, guard, place, schema, target, versions, wal
+from agent_ckpt.sqlite import connect, engine, errors, files, fork, guard, place, schema, target, versions, wal
 from agent_ckpt.sqlite.aio import LoopReaders, in_thread
+from agent_ckpt.sqlite.beside import Beside
 from agent_ckpt.sqlite.board import RunBoard
 from agent_ckpt.sqlite.drive import Counter, Hook
 from agent_ckpt.sqlite.group import Handle
 from agent_ckpt.sqlite.readers import ReaderPool
 from agent_ckpt.sqlite.writer import Writer
+
+if TYPE_CHECKING:
+    from agent_ckpt.reports import Check, WalStatus
+    from agent_ckpt.sqlite import care
+else:
+    care = Later("agent_ckpt.sqlite.care")
 
 log = logging.getLogger("agent_ckpt")
 
@@ -100,6 +108,9 @@ class SqliteBackend:
 
     def wal_truncate(self, wait_s: float) -> WalStatus:
         return care.truncate(self._store, wait_s)
+
+    def give_back(self, wait_s: float) -> int:
+        return care.give_back(self._store, wait_s)
 
     def doctor(self) -> list[Check]:
         return care.examine(self._store)
@@ -315,8 +326,12 @@ class _Store:
             raise
         if limits.mode == "litestream":
             connect.keep_wal_at_close(connection)
-        watch = None if self.target.memory else wal.Wal(path, limits, self._wal_lost)
-        return Handle(connection, path, self.counter, self._guard, watch)
+        if self.target.memory:
+            return Handle(connection, path, self.counter, self._guard)
+        # Without a reference to this object, which it would keep from being collected.
+        open_folder = partial(connect.open_folder, uri, level, self.engine)
+        folding = Beside(path, open_folder)
+        return Handle(connection, path, self.counter, self._guard, wal.Wal(path, limits, self._wal_lost), folding)
 
     def _wal_lost(self) -> None:
         """Never use or close these handles again: closing would fold a WAL that is nobody's into the file."""
@@ -356,6 +371,10 @@ class _Store:
         if keeper is not None:
             keeper.close()
         self._release_file()
+
+    def hurry(self) -> None:
+        """Before a fork, which waits for what is inside the database."""
+        self.writer.hurry()
 
     def close_handles(self) -> None:
         """Before a fork: nothing of a file may be open. What is in memory would be lost, and is refused after it."""

@@ -149,6 +149,9 @@ class RunBoard:
 
     # Forks: the parent's file stays locked for its runs, and the child begins with none.
 
+    def hurry(self) -> None:
+        """Nothing here takes long."""
+
     def close_handles(self) -> None:
         """Before a fork: nothing to do, runs go on."""
 

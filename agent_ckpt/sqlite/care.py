@@ -8,13 +8,16 @@ from typing import Protocol
 from agent_ckpt.errors import CkptError, UsageError, WalPinnedError
 from agent_ckpt.options import Options
 from agent_ckpt.reports import Check, WalStatus
-from agent_ckpt.sqlite import doctor, pins
+from agent_ckpt.sqlite import connect, doctor, pins
 from agent_ckpt.sqlite.engine import Engine
 from agent_ckpt.sqlite.group import Handle
 from agent_ckpt.sqlite.guard import Pauses
 from agent_ckpt.sqlite.target import Target
 from agent_ckpt.sqlite.wal import PATIENT_WAIT_S, Limits
 from agent_ckpt.sqlite.writer import Writer
+
+_STRETCH = 1000
+"""Pages that are given back in one transaction."""
 
 
 class Store(Protocol):
@@ -62,6 +65,19 @@ def truncate(store: Store, wait_s: float) -> WalStatus:
         if not pauses.sleep():
             raise _pinned(status(store), store.target.path, time.monotonic() - began)
     return status(store)
+
+
+def give_back(store: Store, wait_s: float) -> int:
+    """Give free pages back to the file system, a stretch at a time between which others write; how many are left.
+
+    Some are where the file can't give pages back (it was made by another program), or others held its lock.
+    """
+    store.ready()
+    pauses = Pauses(time.monotonic() + wait_s)
+    left, before = store.writer.maintain(lambda handle: connect.give_back(handle.connection, _STRETCH)), -1
+    while left and left != before and pauses.sleep():
+        left, before = store.writer.maintain(lambda handle: connect.give_back(handle.connection, _STRETCH)), left
+    return left
 
 
 def _pinned(found: WalStatus, path: str, waited_s: float) -> WalPinnedError:

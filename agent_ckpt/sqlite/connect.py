@@ -57,6 +57,25 @@ def open_reader(uri: str, wait_s: float, engine: Engine = STANDARD) -> sqlite3.C
     return connection
 
 
+def open_folder(uri: str, synchronous: str, engine: Engine = STANDARD) -> sqlite3.Connection:
+    """Open a connection that folds the WAL and writes nothing."""
+    connection = connect(uri, engine)
+    try:
+        _guard_reads(connection)
+        set_synchronous(connection, synchronous)
+        set_wal_autocheckpoint(connection, 0)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def begin_reading(connection: sqlite3.Connection) -> None:
+    """Begin a read transaction at the last commit; BEGIN alone would leave it to the first read."""
+    connection.execute("BEGIN")
+    connection.execute("PRAGMA schema_version").fetchone()
+
+
 def _guard_reads(connection: sqlite3.Connection) -> None:
     distrust_schema(connection)
     no_mmap(connection)
@@ -118,6 +137,16 @@ def auto_vacuum(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
     if connection.execute("PRAGMA auto_vacuum").fetchone() != (2,):
         connection.execute(QUERIES["vacuum"])
+
+
+def give_back(connection: sqlite3.Connection, pages: int) -> int:
+    """Give up to so many free pages back to the file system; how many free ones are left then.
+
+    In WAL mode the file gets shorter when the WAL is folded.
+    """
+    # It gives a row without columns for each page, after the first of which `execute` stops.
+    connection.executescript(f"PRAGMA incremental_vacuum({pages})")
+    return int(connection.execute("PRAGMA freelist_count").fetchone()[0])
 
 
 def set_marks(connection: sqlite3.Connection, application_id: int, user_version: int) -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from agent_ckpt.errors import UsageError
 
@@ -22,8 +21,7 @@ _CARRIERS = ("pysqlite3", "apsw")
 """Packages that bring an SQLite of their own into the process."""
 
 
-@dataclass(frozen=True, slots=True)
-class Engine:
+class Engine(NamedTuple):
     """An SQLite library with its DB-API module.
 
     Attributes:

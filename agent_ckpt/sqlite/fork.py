@@ -13,7 +13,6 @@ Python's hooks) the inherited files are remembered and refused in the child with
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import sqlite3
@@ -22,9 +21,15 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from agent_ckpt.errors import UsageError
+from agent_ckpt.later import Later
+
+if TYPE_CHECKING:
+    import ctypes
+else:
+    ctypes = Later("ctypes")
 
 log = logging.getLogger("agent_ckpt")
 
@@ -44,6 +49,9 @@ class Participant(Protocol):
 
     def close_handles(self) -> None:
         """Close every handle; the next call opens anew. Called when no call is inside."""
+
+    def hurry(self) -> None:
+        """End what takes long: a fork waits for it."""
 
     def after_in_child(self, inherited: bool) -> None:
         """Replace all locks and forget every caller. With `inherited`, abandon the handles unclosed."""
@@ -81,11 +89,12 @@ class Gate:
         """Enter, unless this thread is inside: a backend may be collected, and then closes, at any moment."""
         return nullcontext() if threading.get_ident() in self._inside else self
 
-    def freeze(self, wait_s: float) -> bool:
-        """Hold new calls back and wait for those inside; False if some are still there."""
+    def freeze(self, wait_s: float, hurry: Callable[[], None] = lambda: None) -> bool:
+        """Hold new calls back, hurry those inside and wait for them; False if some are still there."""
         deadline = time.monotonic() + wait_s
         with self._mutex:
             self._frozen = True
+            hurry()
             if threading.get_ident() in self._inside:
                 return False
             while self._inside and (left := deadline - time.monotonic()) > 0:
@@ -174,10 +183,15 @@ def abandon(connection: sqlite3.Connection) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
 
+def _hurry_all() -> None:
+    for participant in list(_participants):
+        participant.hurry()
+
+
 def _before() -> None:
     global _clean
     _clean = False
-    if not GATE.freeze(FORK_WAIT_S):
+    if not GATE.freeze(FORK_WAIT_S, _hurry_all):
         return
     try:
         for participant in list(_participants):

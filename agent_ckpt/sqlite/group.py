@@ -10,6 +10,7 @@ from typing import Any
 from agent_ckpt.backend import Row, Statement
 from agent_ckpt.errors import CkptError, PoisonedError, UnavailableError
 from agent_ckpt.sqlite import connect, engine, errors, fork, wal
+from agent_ckpt.sqlite.beside import Beside
 from agent_ckpt.sqlite.drive import Counter, drive, roll_back
 from agent_ckpt.sqlite.guard import Guard, Pauses
 from agent_ckpt.sqlite.jobs import Job, announce, as_ours, own_copy
@@ -35,12 +36,14 @@ class Handle:
         counter: Counter,
         guard: Guard | None = None,
         wal_watch: wal.Wal | None = None,
+        beside: Beside | None = None,
     ) -> None:
         self.connection = connection
         self.path = path
         self.counter = counter
         self.guard = guard
         self.wal = wal_watch
+        self.beside = beside
         self.mutex = threading.RLock() if guard is None else guard.mutex
         self.bytes = 0
         self.weighs = False
@@ -61,6 +64,8 @@ class Handle:
             self.settle()
         # An interrupt can have kept the last transaction from being ended.
         roll_back(self.connection, self.counter)
+        if self.wal is not None:
+            self.wal.before_commit(self.connection)
         self.counter.control(self.connection, "BEGIN IMMEDIATE")
         if self.wal is not None and self.wal.limits.mode == "rollback" and connect.in_wal_mode(self.connection):
             raise UnavailableError(
@@ -69,6 +74,15 @@ class Handle:
                 path=self.path,
             )
         return True
+
+    def let_others_in(self) -> None:
+        """After a commit: let go of the guard unless the WAL is to be folded.
+
+        Each look at the system from here on is a wait for the interpreter's lock in a busy process, and the writers
+        of other processes would wait with us.
+        """
+        if self.guard is not None and not (self.wal is not None and self.wal.is_large and self.wal.is_ours_to_fold):
+            self.guard.unlock_file()
 
     @property
     def wants_folding(self) -> bool:
@@ -83,10 +97,22 @@ class Handle:
             try:
                 if self.guard is not None and not self.guard.lock_file():
                     return False
-                return self.wal.cut(self.connection, wait_s)
+                done = self.wal.cut(self.connection, wait_s)
+                if done and self.beside is not None:
+                    self.beside.forget()
+                return done
             finally:
                 if self.guard is not None:
                     self.guard.unlock_file()
+
+    def commit_something(self) -> None:
+        """Commit a page or two, so that the WAL isn't folded to its end; the caller holds the guard.
+
+        Raises:
+            sqlite3.Error: if it fails; nothing is written before it was settled then.
+        """
+        self.unsettled = True
+        self.settle()
 
     def settle(self) -> None:
         """Make certain that a commit which failed is not stored, by a commit that takes its place in the WAL.
@@ -99,6 +125,8 @@ class Handle:
             sqlite3.Error: if it fails as well.
         """
         roll_back(self.connection, self.counter)
+        if self.wal is not None:
+            self.wal.before_commit(self.connection)
         self.counter.control(self.connection, "BEGIN IMMEDIATE")
         self.counter.statement(self.connection, Statement("next_sequence"))
         self.counter.control(self.connection, "COMMIT")
@@ -139,7 +167,12 @@ class Handle:
 
 
 def _weight(values: Any) -> int:
-    return sum(len(value) for value in values if isinstance(value, (bytes, str, memoryview, bytearray)))
+    weight = 0
+    for value in values:
+        # Ids and names weigh little beside frames.
+        if type(value) is bytes:
+            weight += len(value)
+    return weight
 
 
 class _Undone(Exception):
@@ -193,7 +226,7 @@ def run_group(handle: Handle, group: list[Job], own: Job | None) -> None:
         roll_back(handle.connection, handle.counter)
         _commit_failed(handle, ran, exc)
         return
-    if handle.wal is not None:
+    if handle.wal is not None and (handle.guard is None or handle.guard.held):
         handle.wal.fold_if_large(handle.connection)
 
 
@@ -217,6 +250,7 @@ def _run_one(handle: Handle, job: Job, own: Job | None, single: bool) -> None:
 def _commit_and_answer(handle: Handle, ran: list[Job]) -> None:
     try:
         commit(handle, max(job.deadline for job in ran))
+        handle.let_others_in()
         if handle.wal is not None:
             handle.wal.check()
         _answer(ran)
@@ -233,12 +267,13 @@ def _commit_and_answer(handle: Handle, ran: list[Job]) -> None:
 
 def commit(handle: Handle, deadline: float) -> None:
     """Commit; a database in memory can be busy here, as its readers lock it."""
-    wait = Pauses(deadline)
+    wait: Pauses | None = None
     while True:
         try:
             handle.counter.control(handle.connection, "COMMIT")
             return
         except engine.ERRORS as exc:
+            wait = wait or Pauses(deadline)
             if not (errors.is_busy(exc) and handle.connection.in_transaction and wait.sleep()):
                 raise
 

@@ -75,6 +75,8 @@ class Guard:
 
     Attributes:
         mutex: keeps the writers of this process apart; hold it around `lock_file` and `unlock_file`.
+        held: whether the side file may be locked by us; set before the lock is taken and unset after it was let go, so
+            that an interrupt in between loses nothing.
         needed: whether only this lock keeps the WAL race away. With a rollback journal, or a fixed engine alone,
             there is no such race, and where there are no such locks SQLite's own ones do.
     """
@@ -86,6 +88,7 @@ class Guard:
         self.needed = True
         self._descriptor: int | None = None
         self._unlockable = False
+        self.held = False
 
     def lock_file(self) -> bool:
         """Keep the writers of other processes out; False if one of them is inside.
@@ -97,8 +100,10 @@ class Guard:
             return True
         if self._descriptor is None:
             self._descriptor = self._open()
+        self.held = True
         try:
             if not filelock.lock_descriptor(self._descriptor, blocking=False):
+                self.held = False
                 return False
         except OSError as exc:
             self._can_do_without(exc)
@@ -110,8 +115,9 @@ class Guard:
 
     def unlock_file(self) -> None:
         """Let the others in; harmless if the lock isn't held."""
-        if self._descriptor is not None and not self._unlockable:
+        if self.held and self._descriptor is not None and not self._unlockable:
             filelock.unlock_descriptor(self._descriptor)
+            self.held = False
 
     def _can_do_without(self, exc: OSError) -> None:
         """Go on without the side file's lock, where the system or the file system has none.
@@ -139,6 +145,7 @@ class Guard:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
+        self.held = False
 
     def after_in_child(self) -> None:
         """Close the inherited descriptor and never unlock it: the lock behind it is the parent's."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 TABLE = "/proc/self/mountinfo"
 
@@ -15,8 +14,7 @@ _NETWORK = {"nfs", "nfs3", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "afs"
 _SHARED = {"9p", "virtiofs", "fakeowner", "drvfs", "vboxsf", "vmhgfs", "prl_fs"}
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(NamedTuple):
     """The mount that holds a path.
 
     Attributes:

@@ -27,6 +27,7 @@ CREATE TABLE spaces (
     space INTEGER PRIMARY KEY,
     thread INTEGER NOT NULL,
     ns ANY NOT NULL,
+    head BLOB,
     UNIQUE (thread, ns)
 ) STRICT;
 CREATE TABLE checkpoints (
@@ -58,6 +59,7 @@ CREATE TABLE writes (
     frame BLOB NOT NULL
 ) STRICT;
 CREATE INDEX writes_checkpoint ON writes (space, checkpoint, task);
+CREATE INDEX writes_undone ON writes (space) WHERE undone IS NOT NULL;
 CREATE INDEX writes_run ON writes (run) WHERE run IS NOT NULL;
 CREATE TABLE blobs (
     blob INTEGER PRIMARY KEY,
@@ -161,6 +163,23 @@ UPDATE threads SET revision = ?2, session = ?3, next_blob = ?4 WHERE thread = ?1
 
 -- name: update_next_blob
 UPDATE threads SET next_blob = ?2 WHERE thread = ?1;
+
+-- name: park_space
+-- ?2: what the thread's sealed head knows of the namespace, or NULL when that stands in the head itself.
+UPDATE spaces SET head = ?2 WHERE space = ?1;
+
+-- name: unpark_spaces
+UPDATE spaces SET head = NULL WHERE thread = ?1 AND head IS NOT NULL;
+
+-- name: parked_of_thread
+SELECT space, head FROM spaces WHERE thread = ?1 AND head IS NOT NULL;
+
+-- name: marks_of_thread
+-- Of each row, what the sum of a sealed thread's rows is made of; of a history record its end.
+SELECT c.seq, c.undone, substr(c.history, -8) FROM spaces s JOIN checkpoints c ON c.space = s.space
+WHERE s.thread = ?1
+UNION ALL
+SELECT w.seq, w.undone, NULL FROM spaces s JOIN writes w ON w.space = s.space WHERE s.thread = ?1;
 
 -- name: insert_space
 INSERT INTO spaces (thread, ns) VALUES (?1, ?2) RETURNING space;
@@ -303,7 +322,7 @@ ORDER BY c.seq, w.seq;
 
 -- name: page_of_space
 SELECT t.thread_id, t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.ns,
-       c.seq, c.id, c.parent, c.run, c.frame, c.history
+       c.seq, c.id, c.parent, c.run, c.frame, c.history, s.space
 FROM threads t
 JOIN spaces s ON s.thread = t.thread AND s.ns = ?2
 JOIN checkpoints c ON c.space = s.space
@@ -312,7 +331,7 @@ ORDER BY c.seq DESC LIMIT ?4;
 
 -- name: page_of_thread
 SELECT t.thread_id, t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.ns,
-       c.seq, c.id, c.parent, c.run, c.frame, c.history
+       c.seq, c.id, c.parent, c.run, c.frame, c.history, s.space
 FROM threads t
 JOIN spaces s ON s.thread = t.thread
 JOIN checkpoints c ON c.space = s.space
@@ -321,7 +340,7 @@ ORDER BY c.seq DESC LIMIT ?3;
 
 -- name: page_of_store
 SELECT t.thread_id, t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.ns,
-       c.seq, c.id, c.parent, c.run, c.frame, c.history
+       c.seq, c.id, c.parent, c.run, c.frame, c.history, s.space
 FROM checkpoints c
 CROSS JOIN spaces s ON s.space = c.space
 CROSS JOIN threads t ON t.thread = s.thread
@@ -331,7 +350,7 @@ ORDER BY c.seq DESC LIMIT ?2;
 -- name: page_by_id
 -- Every namespace's checkpoint of one id.
 SELECT t.thread_id, t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.ns,
-       c.seq, c.id, c.parent, c.run, c.frame, c.history
+       c.seq, c.id, c.parent, c.run, c.frame, c.history, s.space
 FROM threads t
 JOIN spaces s ON s.thread = t.thread
 JOIN checkpoints c ON c.space = s.space AND c.id = ?2

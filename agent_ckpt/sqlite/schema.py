@@ -26,6 +26,7 @@ _OFFICIAL = {
     "writes": {"thread_id", "checkpoint_ns", "checkpoint_id", "task_id", "idx", "channel"},
 }
 
+_MAKES = re.compile(r"CREATE (?:UNIQUE )?(TABLE|INDEX|TRIGGER|VIEW) (\w+)(?:[^(]*? ON (\w+))?")
 _LET_BE = ("sqlite_", "_litestream_")
 
 Objects = dict[tuple[str, str], tuple[str, str]]
@@ -122,9 +123,14 @@ def _objects(connection: sqlite3.Connection) -> Objects:
 
 @functools.cache
 def _expected() -> Objects:
-    with closing(connect.connect("file::memory:")) as connection:
-        _run_schema(connection)
-        return _objects(connection)
+    """Our objects as SQLite will list them, read out of the statements: making them takes a millisecond more."""
+    found: Objects = {}
+    for statement in split(QUERIES["schema"]):
+        made = _MAKES.match(statement)
+        if made is not None:
+            kind, name, table = made.groups()
+            found[kind.lower(), name] = table or name, statement.rstrip(";")
+    return found
 
 
 def _run_schema(connection: sqlite3.Connection) -> None:

@@ -9,8 +9,7 @@ import os
 import secrets
 import sqlite3
 import stat
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote
 
 from agent_ckpt.errors import UnavailableError, UsageError
@@ -23,8 +22,7 @@ _LONGEST_NAME = 255 - len("-journal")
 _ACCEPTED = 'a path, ":memory:", sqlite:///relative.db or sqlite:////absolute/path.db (with ?mode=rw or ?mode=rwc)'
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """A store to open.
 
     Attributes:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 POLL_S = 0.2
+SOON_S = 0.05
 IDLE_S = 0.4
 JOIN_S = 0.5
 
@@ -18,11 +19,11 @@ JOIN_S = 0.5
 class Tidier:
     """Calls an attempt until it says that nothing is left to do."""
 
-    def __init__(self, attempt: Callable[[bool], bool]) -> None:
+    def __init__(self, attempt: Callable[[bool], float | None]) -> None:
         """
         Args:
-            attempt: given whether nothing was written for a while, tells whether nothing is left to do. It calls
-                `rest` then, under the lock under which `note` is called.
+            attempt: given whether nothing was written for a while, tells after how many seconds to call it again,
+                or None if nothing is left to do. It calls `rest` then, under the lock under which `note` is called.
         """
         self._attempt = attempt
         self._forget()
@@ -62,6 +63,6 @@ class Tidier:
         self._forget()
 
     def _work(self, stop: threading.Event) -> None:
-        while not stop.wait(POLL_S):
-            if self._attempt(time.monotonic() - self._last >= IDLE_S):
-                return
+        wait_s: float | None = POLL_S
+        while wait_s is not None and not stop.wait(wait_s):
+            wait_s = self._attempt(time.monotonic() - self._last >= IDLE_S)

@@ -5,7 +5,8 @@ Here, and only here, "checkpoint" means SQLite's: folding the WAL into the datab
 SQLite folds by itself, inside a COMMIT of ours and so inside the guard, once the WAL fills the size to which SQLite
 cuts the file; so the WAL is written over and over in place, as a commit that makes the file longer costs about twice
 the sync. Only a WAL that readers have kept from being started over grows past that; then it is folded here, after a
-commit or, when nothing is written any more, by `tidy`.
+commit or, when nothing is written any more, by `tidy`. One that has become huge is folded in no COMMIT any more, nor
+after one, but by `beside`.
 """
 
 from __future__ import annotations
@@ -16,12 +17,19 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from agent_ckpt.errors import PoisonedError
+from agent_ckpt.later import Later
 from agent_ckpt.options import Options
-from agent_ckpt.reports import WalStatus
-from agent_ckpt.sqlite import connect, engine, errors, files, pins
+from agent_ckpt.sqlite import connect, engine, errors, files
+
+if TYPE_CHECKING:
+    from agent_ckpt import reports
+    from agent_ckpt.sqlite import pins
+else:
+    reports = Later("agent_ckpt.reports")
+    pins = Later("agent_ckpt.sqlite.pins")
 
 log = logging.getLogger("agent_ckpt")
 
@@ -38,8 +46,7 @@ WARN_LARGE_AFTER_S = 1.0
 WARN_AGAIN_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """How large the WAL may grow, and who folds it.
 
     Attributes:
@@ -73,6 +80,11 @@ class Limits:
         """Up to this, readers and large commits can bring it in passing."""
         return (self.most_bytes + _HEADER_BYTES + self.fold_pages * FRAME_BYTES) // 2
 
+    @property
+    def huge_bytes(self) -> int:
+        """Past this, folding it would hold up those who write for too long."""
+        return 2 * self.most_bytes
+
 
 class Wal:
     """Watches the file and the -wal of one database for its writer."""
@@ -90,6 +102,7 @@ class Wal:
         self._on_lost = on_lost
         self._inodes: tuple[int, int] | None = None
         self._bytes = 0
+        self._folds_in_commit = True
         self._not_before = self._patient_not_before = 0.0
         self._pinned_since: float | None = None
         self._warn_at = self._failed_warn_at = 0.0
@@ -142,21 +155,43 @@ class Wal:
         """Whether it has grown so much, at the last look, that it is folded in the midst of writing."""
         return self._bytes > self.limits.calm_bytes
 
+    @property
+    def is_huge(self) -> bool:
+        """Whether it has grown so much, at the last look, that writers must not wait for its folding."""
+        return self._bytes > self.limits.huge_bytes and self.is_ours_to_fold
+
+    def before_commit(self, connection: sqlite3.Connection) -> None:
+        """Keep SQLite from folding a huge WAL in the next COMMIT; the caller is in no transaction."""
+        if not self.is_ours_to_fold:
+            return
+        # Others can have let it grow, or have cut it, since this process looked last.
+        found = files.status(self._wal)
+        folds = found is None or found.st_size <= self.limits.huge_bytes
+        if folds != self._folds_in_commit:
+            connect.set_wal_autocheckpoint(connection, self.limits.fold_pages if folds else 0)
+            self._folds_in_commit = folds
+
     def fold_if_large(self, connection: sqlite3.Connection) -> None:
         """Fold a WAL that readers have let grow; the caller holds the guard and no transaction.
 
         Doesn't wait for readers at first, and no longer than `PATIENT_WAIT_S`, once a second, when the WAL has
-        passed its limit; if a reader is still in the way it tries again at a later commit.
+        passed its limit; if a reader is still in the way it tries again at a later commit. A huge one is left to
+        `tidy`.
         """
         now = time.monotonic()
-        if not self.is_large or not self.is_ours_to_fold or now < self._not_before:
+        if not self.is_large or self.is_huge or not self.is_ours_to_fold or now < self._not_before:
             return
-        patient = self._bytes > self.limits.most_bytes and now >= self._patient_not_before
         self._not_before = now + RETRY_S
-        if patient:
-            self._patient_not_before = now + PATIENT_RETRY_S
         with self.failing_logged():
-            self.cut(connection, PATIENT_WAIT_S if patient else 0.0)
+            self.cut(connection, self.patience_s())
+
+    def patience_s(self) -> float:
+        """How long to wait for readers this time: a little, once a second, when the WAL has passed its limit."""
+        now = time.monotonic()
+        if self._bytes <= self.limits.most_bytes or now < self._patient_not_before:
+            return 0.0
+        self._patient_not_before = now + PATIENT_RETRY_S
+        return PATIENT_WAIT_S
 
     @contextmanager
     def failing_logged(self) -> Iterator[None]:
@@ -182,10 +217,11 @@ class Wal:
         if not self.is_in_place() or not self._bytes:
             return True
         done = truncate(connection, wait_s)
-        self._note_reader(done)
+        self.note_reader(done)
         return done
 
-    def _note_reader(self, gone: bool) -> None:
+    def note_reader(self, gone: bool) -> None:
+        """Log who stays in the way, with its age, now and then."""
         now = time.monotonic()
         if gone:
             self._pinned_since = None
@@ -207,7 +243,7 @@ class Wal:
             pins.describe(pins.find(self._path)),
         )
 
-    def status(self, connection: sqlite3.Connection) -> WalStatus:
+    def status(self, connection: sqlite3.Connection) -> reports.WalStatus:
         """Look at the WAL; the caller holds the guard and no transaction."""
         found = None if self.limits.mode == "rollback" else files.status(self._wal)
         size = 0 if found is None else found.st_size
@@ -216,7 +252,7 @@ class Wal:
             _, pages, folded = look(connection)
             left = pages - folded
         since = self._pinned_since
-        return WalStatus(
+        return reports.WalStatus(
             journal=self.limits.mode,
             bytes=size,
             pages=pages,

@@ -71,6 +71,7 @@ class Writer(Upkeep):
         self._queue: deque[Job] = deque()
         self._tokens: SimpleQueue[bool] = SimpleQueue()
         self._worker: threading.Thread | None = None
+        self._awake = False
 
     # The callers' side
 
@@ -78,8 +79,9 @@ class Writer(Upkeep):
         """Run a write on behalf of an OS thread; durable when it returns."""
         self._check_thread()
         job = Job(factory, self._busy_timeout_s)
-        wait = Pauses(job.deadline)
+        wait: Pauses | None = None
         while not self._enqueue(job):
+            wait = wait or Pauses(job.deadline)
             if not wait.sleep():
                 raise self._queue_is_full(job)
         self._serve(job)
@@ -156,6 +158,8 @@ class Writer(Upkeep):
     def _wake(self) -> bool:
         """Have the worker lead what is queued; False if no worker can be started any more."""
         with self._lock:
+            if self._awake and self._worker is not None and self._worker.is_alive():
+                return True
             tokens = self._tokens
             if self._worker is None or not self._worker.is_alive():
                 worker = threading.Thread(target=self._work, args=(tokens,), name="agent_ckpt-writer", daemon=True)
@@ -164,16 +168,24 @@ class Writer(Upkeep):
                 except RuntimeError:
                     return False
                 self._worker = worker
-        tokens.put(True)
+            # In this order: interrupted in between, the next caller only wakes it once more.
+            tokens.put(True)
+            self._awake = True
         return True
 
     def _work(self, tokens: SimpleQueue[bool]) -> None:
         while tokens.get():
-            while self._queue:
+            while self._has_work():
                 with self._run:
                     self._lead(None)
         with self._run:
             self._end_for_good()
+
+    def _has_work(self) -> bool:
+        """Whether anything is queued; if not, the worker sleeps until it is woken."""
+        with self._lock:
+            self._awake = bool(self._queue)
+            return self._awake
 
     def _take(self) -> list[Job]:
         """The next group: bounded in number, and a job that must run alone makes its own."""
@@ -213,11 +225,12 @@ class Writer(Upkeep):
 
     def _lead(self, own: Job | None) -> None:
         """Run one group, or answer those whose time is up. The caller holds the run lock."""
-        wait = Pauses(float("inf"))
+        wait: Pauses | None = None
         while self._tidy() and not (own is not None and own.answered):
             with GATE:
                 if self._attempt(own):
                     break
+            wait = wait or Pauses(float("inf"))
             wait.sleep()
         self._tidy()
         if self._handle is not None and self._handle.wants_folding:
@@ -293,6 +306,8 @@ class Writer(Upkeep):
         self._check_thread()
         with self._lock:
             self._closing = True
+        self.hurry()
+        self._tidier.end()
         with self._run:
             self._finish()
         self._tidier.end()
@@ -306,6 +321,7 @@ class Writer(Upkeep):
     def dispose(self) -> None:
         """Close without a promise to anybody, for a saver that was dropped or that outlives its program."""
         self._closing = True
+        self.hurry()
         if not self._run._is_owned():  # type: ignore[attr-defined]
             try:
                 if self._run.acquire(blocking=False):

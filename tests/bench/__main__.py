@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tests.bench import calls, imports, load, restore, size, turns, wal
+from tests.bench import calls, imports, load, restore, sealed, size, turns, wal
 from tests.bench.heads import Run, contenders
 from tests.bench.report import Table
 from tests.bench.savers import CONTENDERS
@@ -29,6 +29,7 @@ TABLES: dict[str, tuple[Callable[[Run], list[Table]], str]] = {
     "threads": (load.at_once, "64 threads at once, async"),
     "processes": (load.processes, "4 processes x 16 threads on one file"),
     "calls": (calls.tables, "statements per put, get_tuple and list page"),
+    "sealed": (sealed.tables, "what sealing costs: processor time and bytes, with a key beside without"),
     "imports": (imports.tables, "import time and `agent-ckpt --help`"),
     "wal": (wal.tables, "the WAL's size while writing, idle and under a long reader (--full: 100 MiB)"),
 }

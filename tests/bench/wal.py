@@ -102,8 +102,54 @@ def reading(path: Path) -> Iterator[None]:
         process.stdout.close()
 
 
+def plainly(path: Path, size: int) -> float:
+    """Seconds to write that many bytes to a plain file in pages, and to sync it: what this disk can do now."""
+    page, target = os.urandom(4096), path.with_name("plain")
+    began = time.monotonic()
+    with target.open("wb", buffering=0) as file:
+        for _ in range(size // len(page)):
+            file.write(page)
+        os.fsync(file.fileno())
+    took = time.monotonic() - began
+    target.unlink()
+    return took
+
+
 def tables(run: Run) -> list[Table]:
-    return [growth(run), folding(run)]
+    return [growth(run), after_a_reader(run), folding(run)]
+
+
+def after_a_reader(run: Run) -> Table:
+    """What the time until the WAL is small depends on: the pages that were changed, not how often they were."""
+    table = Table(
+        "wal",
+        "puts beside a long reader, then the time from its end until the WAL has 1 MiB",
+        ["puts", "WAL, MiB", "MiB that it adds to the file", "then", "seconds", "puts meanwhile", "their median, ms",
+         "the same MiB in a plain file, s"],
+    )  # fmt: skip
+    for count, size in ((600, BLOB), (2600 if run.full else 1200, BLOB), (2600 if run.full else 1200, 400)):
+        for writing in (False, True):
+            path = run.path("wal-reader")
+            with AgentSaver(path) as saver:
+                put(saver, size)
+                with reading(path):
+                    for _ in range(count):
+                        put(saver, size)
+                    large, before = wal_bytes(path), os.stat(path).st_size
+                took, written = until(path, MIB, saver if writing else None)
+                added = os.stat(path).st_size - before
+            table.add(
+                f"{count} of {size} B",
+                large / MIB,
+                added / MIB,
+                "puts of 4 KB" if writing else "nothing",
+                took,
+                len(written.seconds) - 1,
+                statistics.median(written.seconds[1:] or [0.0]) * 1e3,
+                plainly(path, added),
+            )
+    table.notes.append("a put waits for none of this folding, only for the disk that both write to")
+    return table
 
 
 def growth(run: Run) -> Table:
@@ -131,7 +177,6 @@ def growth(run: Run) -> Table:
     table.budget("idle, s", idle_s, 1.0)
     table.budget("reader ended, s", ended_s, 1.0)
     table.budget("reader ended while writing, s", busy_s, 1.0)
-    table.notes.append("the worst put after a long reader folds all that piled up under it")
     return table
 
 

@@ -1,0 +1,116 @@
+"""A restore with nothing in memory: what it computes for a long list, and that its short cuts miss no damage."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from langchain_core.messages import HumanMessage
+
+from agent_ckpt import AgentSaver, CorruptionError
+from agent_ckpt.codec import digest, frame
+from agent_ckpt.codec.tree import GROUP_AT_MOST
+from agent_ckpt.sqlite import connect, schema
+from tests.conftest import Api
+from tests.threads import Thread, checkpoint_of
+
+MANY = 300
+MESSAGES = [
+    HumanMessage(f"message {number} of a long thread, whose text is its own", id=f"m{number}") for number in range(MANY)
+]
+AT = {"configurable": {"thread_id": "t"}}
+
+
+@pytest.fixture
+def store(path: Path, form: str) -> Path:
+    """A closed store with one thread of many messages."""
+    with AgentSaver(path) as saver:
+        Thread(Api(saver, form)).put(messages=MESSAGES)
+    return path
+
+
+def blobs_of_messages(path: Path) -> list[int]:
+    with closing(sqlite3.connect(path)) as connection:
+        return [
+            blob for blob, framed in connection.execute("SELECT blob, frame FROM blobs") if framed[2] == frame.MESSAGE
+        ]
+
+
+def test_a_list_in_closed_groups_needs_no_address_of_each_item(
+    store: Path, form: str, open_saver: Callable[..., AgentSaver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cold restore takes the addresses of groups and of the open rest alone, and still gives back what was stored."""
+    computed: list[bytes] = []
+    address = digest.address
+    monkeypatch.setattr(digest, "address", lambda body, secret: computed.append(body) or address(body, secret))
+    found = Api(open_saver(store), form).get_tuple(AT)
+    assert found.checkpoint["channel_values"]["messages"] == MESSAGES
+    items = [body for body in computed if body[0] == frame.MESSAGE]
+    assert len(items) < GROUP_AT_MOST < MANY, "the addresses of messages in closed groups were computed"
+
+
+def test_content_in_another_items_place_is_noticed_wherever_it_stands(store: Path, form: str) -> None:
+    """A message whose row holds another message's whole frame is named, in closed groups and in the open rest."""
+    blobs = blobs_of_messages(store)
+    assert len(blobs) == MANY
+    for blob in [blobs[0], blobs[-1], *random.Random(7).sample(blobs, 6)]:
+        other = blobs[blobs.index(blob) - 1]
+        with closing(sqlite3.connect(store, isolation_level=None)) as connection:
+            read = "SELECT frame FROM blobs WHERE blob = ?"
+            before = connection.execute(read, (blob,)).fetchone()
+            connection.execute(f"UPDATE blobs SET frame = ({read}) WHERE blob = ?", (other, blob))
+        with AgentSaver(store) as saver:
+            with pytest.raises(CorruptionError, match=f"blob {blob & (1 << 28) - 1}: is damaged"):
+                Api(saver, form).get_tuple(AT)
+            assert saver.verify().findings
+        with closing(sqlite3.connect(store, isolation_level=None)) as connection:
+            connection.execute("UPDATE blobs SET frame = ? WHERE blob = ?", (*before, blob))
+    with AgentSaver(store) as saver:
+        assert not saver.verify().findings
+
+
+def test_a_restored_list_is_appended_to_by_what_is_new(
+    store: Path, form: str, open_saver: Callable[..., AgentSaver]
+) -> None:
+    """After a cold restore the next put stores the new message, and closes the same groups as one saver would have."""
+    api = Api(open_saver(store), form)
+    found = api.get_tuple(AT)
+    longer = [*found.checkpoint["channel_values"]["messages"], HumanMessage("one more of them, the last", id="last")]
+    before = len(blobs_of_messages(store))
+    api.put(found.config, checkpoint_of({"messages": longer}, {"messages": 2}), {}, {"messages": 2})
+    assert len(blobs_of_messages(store)) == before + 1
+    assert Api(open_saver(store), form).get_tuple(AT).checkpoint["channel_values"]["messages"] == longer
+
+
+def test_the_expected_tables_are_what_sqlite_makes_of_the_schema() -> None:
+    """What opening compares a file with is read from the text of the statements, and is what SQLite lists of them."""
+    with closing(connect.connect("file::memory:")) as connection:
+        schema._run_schema(connection)
+        assert schema._expected() == schema._objects(connection)
+
+
+SELDOM = ("cryptography", "ctypes", "aiosqlite", "filelock", "agent_ckpt.reports", "agent_ckpt.codec.keyring")
+FRESH = """
+import sys, langgraph.graph, langgraph.checkpoint.memory, langgraph.checkpoint.base
+before = set(sys.modules)
+from agent_ckpt import AgentSaver
+print(*(set(sys.modules) - before))
+with AgentSaver(sys.argv[1]) as saver:
+    assert saver.get_tuple({"configurable": {"thread_id": "t"}}) is not None
+print(*(set(sys.modules) - before))
+"""
+
+
+def test_importing_and_reading_load_nothing_that_few_programs_need(store: Path) -> None:
+    """What keys, credentials, reports, async calls and writes need comes neither with the class nor with a restore."""
+    done = subprocess.run([sys.executable, "-c", FRESH, store], capture_output=True, text=True, check=True, timeout=120)
+    for line in done.stdout.splitlines():
+        loaded = set(line.split())
+        assert "agent_ckpt.saver" in loaded
+        assert not loaded.intersection(SELDOM)
