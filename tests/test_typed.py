@@ -39,7 +39,7 @@ from agent_ckpt import (
     UsageError,
     ValueNotStorableError,
 )
-from agent_ckpt.codec import encoder, frame, registry
+from agent_ckpt.codec import encoder, foreign, frame, registry
 from agent_ckpt.codec.encoder import Encoder
 from agent_ckpt.codec.gate import Gate, UnresolvedError
 from agent_ckpt.codec.plan import Planner
@@ -810,6 +810,20 @@ def test_a_model_that_lacks_a_field_with_a_default_is_refused() -> None:
     for value, field in ((lacking, "a"), (private, "_mine")):
         with pytest.raises(Unstorable, match=f"lacks its field '{field}'"):
             codec().encode([value])
+
+
+def test_a_parametrised_model_of_langgraph_is_found_where_it_was_made() -> None:
+    """LangGraph stores `Box[In]` by what it is called: found if this process has made it, just one of that name."""
+    value = Box[Outer.In](item=Outer.In(3))
+    kind, data = JsonPlusSerializer().dumps_typed([value])
+    assert alike(foreign.decode(kind, data), [value])
+    with pytest.raises(UnresolvedError, match="has not made Box"):
+        foreign.decode(kind, data.replace(b"Box[In]", b"Box[Im]"))
+    namesake = type("In", (BaseModel,), {"__module__": "elsewhere"})
+    other = Box[namesake]  # type: ignore[valid-type]
+    assert other.__name__ == "Box[In]"
+    with pytest.raises(UnresolvedError, match="several classes are called"):
+        foreign.decode(kind, data)
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -137,7 +137,7 @@ def _construct(code: int, module: str, name: str, given: Any, method: Any, gate:
         )
     if code == PYDANTIC_2 and (module, name) in _MESSAGES:
         return fill_model(_MESSAGES[(module, name)], given, label)
-    cls = gate.find(module, name, framework=is_framework(module))
+    cls = _class_of(module, name, gate)
     try:
         kind = kinds.shape_of(cls).kind
     except kinds.NoDataError as exc:
@@ -158,6 +158,25 @@ def _construct(code: int, module: str, name: str, given: Any, method: Any, gate:
     if kind == kinds.NAMED_TUPLE:
         return kinds.put_together(cls, kind, [list(given), list(given.values()), None], label)
     return kinds.put_together(cls, kind, [given, None], label)
+
+
+def _class_of(module: str, name: str, gate: Gate) -> type:
+    try:
+        return gate.find(module, name, framework=is_framework(module))
+    except UnresolvedError:
+        if "[" not in name:
+            raise
+    # A parametrised model was stored by what it is called, "Box[int]": it is found where this process has made it.
+    return gate.find(module, name.partition("[")[0], parametrise=lambda origin: _made_before(origin, module, name))
+
+
+def _made_before(origin: Any, module: str, name: str) -> Any:
+    found: list[Any] = [cls for cls in type.__subclasses__(origin) if cls.__name__ == name and cls.__module__ == module]
+    found = [cls for cls in found if (vars(cls).get("__pydantic_generic_metadata__") or {}).get("origin") is origin]
+    if len(found) != 1:
+        what = f"several classes are called {name} here" if found else f"this process has not made {name}"
+        raise kinds.misfit(f"{module}:{name}", what)
+    return found[0]
 
 
 _HOLDERS = ("set", "frozenset", "deque")

@@ -55,7 +55,9 @@ def meant(annotation: Any, value: Any) -> Any:
         return _choice(list(_options(annotation)), value)
     if annotation in (Any, object) or isinstance(annotation, (TypeVar, str, typing.ForwardRef)):
         return None
-    return annotation
+    origin = get_origin(annotation)
+    # A generic dataclass: its fields are those of the class, whatever it is parametrised with.
+    return origin if isinstance(origin, type) and "__dataclass_fields__" in vars(origin) else annotation
 
 
 def _options(annotation: Any) -> Iterable[Any]:
