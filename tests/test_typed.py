@@ -813,15 +813,15 @@ def test_a_model_that_lacks_a_field_with_a_default_is_refused() -> None:
 
 
 def test_a_parametrised_model_of_langgraph_is_found_where_it_was_made() -> None:
-    """LangGraph stores `Box[In]` by what it is called: found if this process has made it, just one of that name."""
+    """LangGraph stores `Box[Outer.In]` by what it is called: found where this process has made one of that name."""
     value = Box[Outer.In](item=Outer.In(3))
     kind, data = JsonPlusSerializer().dumps_typed([value])
     assert alike(foreign.decode(kind, data), [value])
     with pytest.raises(UnresolvedError, match="has not made Box"):
-        foreign.decode(kind, data.replace(b"Box[In]", b"Box[Im]"))
-    namesake = type("In", (BaseModel,), {"__module__": "elsewhere"})
+        foreign.decode(kind, data.replace(b"Box[Outer.In]", b"Box[Outer.Im]"))
+    namesake = type("In", (BaseModel,), {"__module__": "elsewhere", "__qualname__": "Outer.In"})
     other = Box[namesake]  # type: ignore[valid-type]
-    assert other.__name__ == "Box[In]"
+    assert other.__name__ == "Box[Outer.In]"
     with pytest.raises(UnresolvedError, match="several classes are called"):
         foreign.decode(kind, data)
 
