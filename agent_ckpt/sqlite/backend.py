@@ -32,9 +32,7 @@ else:
     care = Later("agent_ckpt.sqlite.care")
 
 log = logging.getLogger("agent_ckpt")
-
 CLOSING_S = 2.0
-
 _looking = threading.RLock()
 """Held from the look at a file until it counts as open in this process: a look that takes it for a file that nobody
 here has open closes a descriptor of it, which would drop the locks of another backend that opens it meanwhile."""
