@@ -326,9 +326,8 @@ class _Store:
             connect.keep_wal_at_close(connection)
         if self.target.memory:
             return Handle(connection, path, self.counter, self._guard)
-        # Without a reference to this object, which it would keep from being collected.
-        open_folder = partial(connect.open_folder, uri, level, self.engine)
-        folding = Beside(path, open_folder)
+        # It must not refer to this object, which could not be collected then.
+        folding = Beside(path, partial(connect.open_folder, uri, level, self.engine))
         return Handle(connection, path, self.counter, self._guard, wal.Wal(path, limits, self._wal_lost), folding)
 
     def _wal_lost(self) -> None:
