@@ -77,7 +77,7 @@ def huge(path: Path) -> Iterator[Callable[..., SqliteBackend]]:
     yield make
     for backend in made:
         backend.close()
-    assert tidiers() == 0
+    assert becomes(lambda: tidiers() == 0)
     assert_whole(path)
 
 

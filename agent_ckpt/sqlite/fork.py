@@ -34,6 +34,7 @@ else:
 log = logging.getLogger("agent_ckpt")
 
 FORK_WAIT_S = 5.0
+HURRY_S = 0.02
 
 INHERITED = (
     "it was forked while a call was inside the database, or past Python's fork hooks, and SQLite can't lock the file "
@@ -98,7 +99,8 @@ class Gate:
             if threading.get_ident() in self._inside:
                 return False
             while self._inside and (left := deadline - time.monotonic()) > 0:
-                self._free.wait(left)
+                self._free.wait(min(left, HURRY_S))
+                hurry()
             return not self._inside
 
     def thaw(self) -> None:

@@ -14,18 +14,21 @@ POLL_S = 0.2
 SOON_S = 0.05
 IDLE_S = 0.4
 JOIN_S = 0.5
+HURRY_S = 0.02
 
 
 class Tidier:
     """Calls an attempt until it says that nothing is left to do."""
 
-    def __init__(self, attempt: Callable[[bool], float | None]) -> None:
+    def __init__(self, attempt: Callable[[bool], float | None], hurry: Callable[[], None]) -> None:
         """
         Args:
             attempt: given whether nothing was written for a while, tells after how many seconds to call it again,
                 or None if nothing is left to do. It calls `rest` then, under the lock under which `note` is called.
+            hurry: ends an attempt that is going on; one that comes just before what it ends has begun is lost.
         """
         self._attempt = attempt
+        self._hurry = hurry
         self._forget()
 
     def _forget(self) -> None:
@@ -55,8 +58,13 @@ class Tidier:
         thread, stop = self._thread, self._stop
         self._forget()
         stop.set()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(wait_s)
+        self._hurry()
+        if thread is None or thread is threading.current_thread():
+            return
+        deadline = time.monotonic() + wait_s
+        while thread.is_alive() and (left := deadline - time.monotonic()) > 0:
+            thread.join(min(left, HURRY_S))
+            self._hurry()
 
     def after_in_child(self) -> None:
         """Forget the parent's thread, which does not exist here."""

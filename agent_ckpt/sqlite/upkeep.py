@@ -35,7 +35,7 @@ class Upkeep:
         self._handle: Handle | None = None
         self._poison: PoisonedError | None = None
         self._closing = False
-        self._tidier = Tidier(self._cut_idle_wal)
+        self._tidier = Tidier(self._cut_idle_wal, self.hurry)
 
     def _new_locks(self) -> None:
         self._run = threading.RLock()

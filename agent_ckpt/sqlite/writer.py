@@ -306,7 +306,6 @@ class Writer(Upkeep):
         self._check_thread()
         with self._lock:
             self._closing = True
-        self.hurry()
         self._tidier.end()
         with self._run:
             self._finish()
