@@ -436,7 +436,7 @@ def test_rows_that_belong_to_nothing_are_found(original: Any, store: Path, reope
         "INSERT INTO checkpoints SELECT 9002, 700, id, parent, run, undone, frame, history, environment "
         "FROM checkpoints LIMIT 1",
     )
-    query(store, "INSERT INTO spaces VALUES (800, 900, 'nowhere')")
+    query(store, "INSERT INTO spaces (space, thread, ns) VALUES (800, 900, 'nowhere')")
     query(store, "UPDATE this_store SET sequence = 9100")
     details = [f.detail for f in reopened().verify().findings if f.kind == "orphan"]
     for what in ("checkpoint", "writes row", "namespace", "blob"):
