@@ -31,6 +31,8 @@ _ENTERING = frozenset(("__enter__", "__aenter__"))
 _LOOPS = "langgraph.pregel"
 _DRIVING = frozenset(("stream", "astream"))
 _FRAMES_AT_MOST = 16
+_INTERRUPT_ID_SIZE = 32
+_HEX = frozenset("0123456789abcdef")
 _SHOWN_EVERY_S = 0.05
 """How often a run shows the other processes that it does something, at most."""
 
@@ -83,9 +85,15 @@ def goes_on(loop: Any, run_id: str | None) -> bool:
     """
     given = loop.input
     if isinstance(given, Command):
-        # The answers to interrupts that are named by their ids are not stored as writes.
-        return isinstance(given.resume, dict) and not given.update and not given.goto
+        # The answers to interrupts that are named by their ids are not stored as writes; any other dict is one answer.
+        answers = given.resume
+        by_id = isinstance(answers, dict) and all(map(_is_interrupt_id, answers))
+        return by_id and not given.update and not given.goto
     return given is None or (run_id is not None and loop.config.get("metadata", {}).get("run_id") == run_id)
+
+
+def _is_interrupt_id(key: Any) -> bool:
+    return isinstance(key, str) and len(key) == _INTERRUPT_ID_SIZE and set(key) <= _HEX
 
 
 def position() -> tuple[int, int]:

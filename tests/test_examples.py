@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -29,11 +28,8 @@ def run_example(name: str, cwd: Path, *args: str) -> subprocess.CompletedProcess
 
 def test_survive_restart(tmp_path: Path) -> None:
     """The kill, the resume without a second run of the finished tool, and the race come out as the example says."""
-    started = time.monotonic()
     done = run_example("survive_restart.py", tmp_path)
-    took = time.monotonic() - started
     assert done.returncode == 0, done.stdout + done.stderr
-    assert took < LIMIT_S
     assert "FAIL" not in done.stdout
     for line in (
         r"^2\. Worker \d+ was killed \(SIGKILL\) in the middle of book_hotel",

@@ -149,6 +149,28 @@ def test_an_interrupt_answered_by_its_id(saver: AgentSaver, form: str) -> None:
     assert done == ["once"]
 
 
+@pytest.mark.parametrize("answer", [{"approved": True}, "yes"])
+def test_an_answer_is_stored_at_once(
+    saver: AgentSaver, form: str, answer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any other answer than one by ids, a dict too, is a write at the start of the run, so that nothing is claimed: who
+    restored the thread at the same moment is refused when it writes."""
+
+    def ask(state: MessagesState) -> Any:
+        return {"messages": [("ai", str(interrupt("pay?")))]}
+
+    builder: StateGraph[Any, Any, Any, Any] = StateGraph(MessagesState)
+    builder.add_node("ask", ask)
+    builder.add_edge(START, "ask")
+    graph = builder.compile(checkpointer=saver)
+    graph.invoke({"messages": [("user", "pay")]}, CONFIG)
+    claims: list[Any] = []
+    real = flight.claim_what_is_left
+    monkeypatch.setattr(flight, "claim_what_is_left", lambda *args: claims.append(args) or real(*args))
+    assert contents(go_on(graph, Command(resume=answer), form)) == ["pay", str(answer)]
+    assert claims == []
+
+
 def test_a_continuation_costs_one_commit(saver: AgentSaver, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a run that has something to go on with claims its thread."""
     claims: list[str] = []
