@@ -58,8 +58,8 @@ def test_the_bytes_of_a_step_follow_the_change(run: Run, case: size.Case) -> Non
 
 
 def test_statements_of_a_call_do_not_depend_on_the_length_of_the_thread(run: Run) -> None:
-    """A put takes 8 statements and one for each new item or group of items at most; a restore and a page always the same
-    number. Where a group of a list ends is drawn with the thread's secret, hence the room for them."""
+    """A put takes 8 statements and one for each new item or group of items at most; a restore and a page always the
+    same number. Where a group of a list ends is drawn with the thread's secret, hence the room for them."""
     with OURS.open(run.path("calls")) as saver:
         found = {length: calls.counts(saver, length) for length in (10, 100, 400)}
     for each in found.values():
