@@ -9,8 +9,10 @@ context variable serves the tasks of the run.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from contextvars import ContextVar
+from types import FrameType
 from typing import Any
 from uuid import UUID
 
@@ -26,6 +28,7 @@ _TASK_ID = "__pregel_task_id"
 _FILLED_IN = frozenset(("tags", "metadata", "callbacks", "recursion_limit"))
 """What LangGraph fills in where it copies a config for a run; a config of the user's seldom has them all."""
 _SESSIONS_KEPT = 16
+_GRAPHS = "langgraph.pregel"
 _LARGEST_VERSION = (1 << 31) - 1
 _WHERE = 'pass it as {"configurable": {"thread_id": "..."}}'
 
@@ -62,8 +65,19 @@ class SessionThreadId(str):
         return self
 
     def __str__(self) -> str:
-        # update_state and get_state turn the thread_id of their config to text, and a lease outlives that.
-        return self if self.session is None and self.lease is not None else str.__str__(self)
+        # update_state and get_state turn the thread_id of their config to text; a lease outlives that, and only that.
+        if (lease := self.any_lease) is not None and _is_langgraph(sys._getframe(1)):
+            return SessionThreadId(str.__str__(self), None, lease)
+        return str.__str__(self)
+
+    @property
+    def any_lease(self) -> HeldLease | None:
+        """The lease that it carries, itself or by its session."""
+        return self.lease or (self.session.lease if self.session is not None else None)
+
+
+def _is_langgraph(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).startswith(_GRAPHS)
 
 
 apart.PLAIN_TEXT.add(SessionThreadId)
@@ -267,7 +281,7 @@ class Carrier:
         return session if session is not None and session.store == self.store and session.alive() else None
 
     def _lease_on(self, thread_id: Any) -> HeldLease | None:
-        lease = thread_id.lease if isinstance(thread_id, SessionThreadId) else None
+        lease = thread_id.any_lease if isinstance(thread_id, SessionThreadId) else None
         return lease if lease is not None and lease.store == self.store and lease.id is not None else None
 
     def _in_context(self, thread_id: str) -> Session | None:

@@ -130,11 +130,13 @@ def _start(
         claim = Call(partial(flight.claim_what_is_left, place.thread_id, session, rules), write=True)
         try:
             with runs.writing(session):
-                refused = yield claim
+                answer: flight.Claim = yield claim
         except BaseException:
             runs.abandon(session)
             raise
+        refused = answer.refused
         if refused is None:
+            session.claimed = answer.made
             return restored
         runs.abandon(session)
         if refused.reason not in _PASSING or session.outer is not None:

@@ -31,6 +31,8 @@ _ENTERING = frozenset(("__enter__", "__aenter__"))
 _LOOPS = "langgraph.pregel"
 _DRIVING = frozenset(("stream", "astream"))
 _FRAMES_AT_MOST = 16
+LAST_WRITE_S = 5.0
+"""How long a run that is over is waited for to store what it has begun to store."""
 _INTERRUPT_ID_SIZE = 32
 _HEX = frozenset("0123456789abcdef")
 _SHOWN_EVERY_S = 0.05
@@ -130,7 +132,7 @@ class GoingRun:
         self.board = board
         self._pid = os.getpid()
         self._loop = weakref.ref(loop, lambda _: self._dropped())
-        self._over = False
+        self._over, self._over_since = False, 0.0
         # Re-entrant, as a collected loop may end its run at any moment.
         self._lock = threading.RLock()
         _going[session.id] = self
@@ -138,19 +140,23 @@ class GoingRun:
 
     @property
     def ended(self) -> bool:
-        """Whether it is over: its loop was left, or dropped before it was entered, and no write is under way."""
-        return self._over and not self.pending
+        """Whether it is over: its loop was left, or dropped before it was entered, and no write is under way.
+
+        One whose event loop isn't turned any more never hears that its last write is done.
+        """
+        return self._over and (not self.pending or time.monotonic() - self._over_since > LAST_WRITE_S)
 
     @property
     def is_ending(self) -> bool:
         """Whether it is over but for a write that is under way."""
-        return self._over and self.pending > 0
+        return self._over and not self.ended
 
     def end(self) -> None:
         """It is over; nobody has to wait for it any more, once its last write is done."""
         if os.getpid() != self._pid:
             return
         with self._lock:
+            self._over_since = self._over_since if self._over else time.monotonic()
             self._over = True
             if self.pending:
                 return
@@ -276,7 +282,7 @@ class Runs:
         """
         for run in list(_going.values()):
             same = run.thread_id == session.thread_id and run.base == session.base and run.board is self._board
-            if same and run.writing and run.session_id != session.id and run.position != position():
+            if same and run.writing and not run.ended and run.session_id != session.id and run.position != position():
                 return run.holder()
         return None
 

@@ -51,6 +51,18 @@ def get_tuple(store: Store, config: RunnableConfig) -> Steps[CheckpointTuple | N
     if rules is not None:
         session, restored = yield from begin(store, config, place, restored, rules, moving)
     assert session is not None
+    try:
+        return _given_back(store, config, place, session, restored, begun=rules is not None)
+    except BaseException:
+        # LangGraph's loop was not entered, and its exit stack, which tells of the run's end, is never unwound.
+        if rules is not None:
+            runs.abandon(session)
+        raise
+
+
+def _given_back(
+    store: Store, config: RunnableConfig, place: Place, session: Session, restored: read.Restored, *, begun: bool
+) -> CheckpointTuple | None:
     store.carrier.plant(config, session)
     if restored.found is None or restored.thread is None:
         return None
@@ -66,7 +78,7 @@ def get_tuple(store: Store, config: RunnableConfig) -> Steps[CheckpointTuple | N
         if place.checkpoint_id is None or runs.loop_around() is not None:
             raise stuck
         # A look into the past may show old writes; what would go on with them is told when it writes.
-        if rules is not None and not session.wrote:
+        if begun and not session.wrote:
             session.refused = session.refused or stuck
     if kept:
         store.code.watch.unresolved(found.config, kept)

@@ -13,7 +13,7 @@ import pytest
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
-from agent_ckpt import AgentSaver, ThreadConflictError
+from agent_ckpt import AgentSaver, ThreadConflictError, runs
 from agent_ckpt.core import flight
 from tests.flight_workers import CONFIG, assistant, intrude, refused, say, update
 from tests.race_workers import WATCHDOG_S, Worker, counter_graph
@@ -189,6 +189,58 @@ def test_a_continuation_costs_one_commit(saver: AgentSaver, monkeypatch: pytest.
     assert claims == []
     go_on(graph, None, "sync")
     assert claims == ["claimed"]
+
+
+@pytest.mark.parametrize("how", ["preempt", "interrupt"])
+def test_a_claim_that_is_taken_over_is_lost(open_saver: Callable[..., AgentSaver], form: str, how: str) -> None:
+    """Who takes the thread from a run that goes on and has stored nothing yet, by on_busy="preempt" or by a turn that
+    only looks, ends that run: it is refused at its next write."""
+    saver = open_saver(on_busy="preempt" if how == "preempt" else "reject")
+    at_a_breakpoint(saver)
+
+    def make(stay: Callable[[], None]) -> Callable[[], Any]:
+        graph, _ = assistant(saver, stay)
+        return lambda: go_on(graph, None, form)
+
+    run = Beside(make)
+    graph, _ = assistant(saver)
+    if how == "preempt":
+        assert contents(go_on(graph, None, form)) == FIRST
+    else:
+        with saver.turn(CONFIG, "interrupt") as config:
+            assert graph.get_state(config).next == ("tools",)
+    assert isinstance(run.finish(), ThreadConflictError)
+    assert contents(graph.get_state(CONFIG).values)[:2] == FIRST[:2]
+
+
+def test_a_kept_error_of_a_restore_holds_nobody(saver: AgentSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A continuation whose values can't be read has ended with its error, also while that is kept."""
+    at_a_breakpoint(saver)
+    graph, _ = assistant(saver)
+
+    def broken(*_: Any) -> Any:
+        raise KeyError("unreadable")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("agent_ckpt.planning.Reading.checkpoint_tuple", broken)
+        with pytest.raises(KeyError, match="unreadable") as kept:
+            go_on(graph, None, "sync")
+    assert contents(go_on(graph, None, "sync")) == FIRST
+    assert kept.value.args == ("unreadable",)
+
+
+def test_a_run_whose_loop_is_not_turned_any_more(saver: AgentSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is over, and whose last write never tells that it is done, is waited for only so long."""
+    monkeypatch.setattr(runs, "LAST_WRITE_S", 0.5)
+    graph = counter_graph(saver)
+    real = runs.GoingRun.end_write
+    late: list[runs.GoingRun] = []
+    monkeypatch.setattr(runs.GoingRun, "end_write", lambda run: late.append(run))
+    graph.invoke({"n": 0}, CONFIG, durability="sync")
+    monkeypatch.setattr(runs.GoingRun, "end_write", real)
+    assert graph.invoke({"n": 0}, CONFIG, durability="sync") == {"n": 2}
+    for run in late:
+        run.end_write()
 
 
 def test_a_claim_refused_by_an_expected_revision_holds_nobody(saver: AgentSaver) -> None:

@@ -263,6 +263,9 @@ def test_a_lease_in_a_thread_pool(saver: AgentSaver, form: str) -> None:
         note = {"messages": [HumanMessage("note")]}
         assert elsewhere(lambda: refused(lambda: graph.update_state(lease.config, note, as_node="tools"))) is None
         assert elsewhere(lambda: refused(lambda: update(graph)))["reason"] == "leased"
+        state = graph.get_state(lease.config)
+        assert elsewhere(lambda: refused(lambda: graph.update_state(state.config, note, as_node="tools"))) is None
+        assert type(str(lease.config["configurable"]["thread_id"])) is str
         copied = pickle.loads(pickle.dumps(lease.config))
         assert copied == {"configurable": {"thread_id": "t"}}
         assert type(copied["configurable"]["thread_id"]) is str

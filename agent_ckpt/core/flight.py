@@ -132,19 +132,28 @@ def look(thread_id: str, session: Session, rules: Rules, doing: str) -> Program[
     return None
 
 
-def claim_what_is_left(thread_id: str, session: Session, rules: Rules) -> Program[ThreadConflictError | None]:
+class Claim(NamedTuple):
+    """What became of a claim: why it was refused, or whether there was anything to claim."""
+
+    refused: ThreadConflictError | None
+    made: bool = False
+
+
+def claim_what_is_left(thread_id: str, session: Session, rules: Rules) -> Program[Claim]:
     """Make a session that goes on with its thread's open tasks the thread's owner, or tell why it can't be.
 
     Such a run stores nothing before its first node has finished.
     """
     refused = yield from look(thread_id, session, rules, "the run was")
-    if refused is None:
-        found = yield Statement("thread_row", (thread_id,))
-        head = yield Statement("head_of_space", (thread_id, ""))
-        row = thread_row(found[0], thread_id) if found else None
-        if row is not None and head and _has_next_step(thread_id, head[0], row.secret):
-            yield from own(row, session.id)
-    return refused
+    if refused is not None:
+        return Claim(refused)
+    found = yield Statement("thread_row", (thread_id,))
+    head = yield Statement("head_of_space", (thread_id, ""))
+    row = thread_row(found[0], thread_id) if found else None
+    if row is None or not head or not _has_next_step(thread_id, head[0], row.secret):
+        return Claim(None)
+    yield from own(row, session.id)
+    return Claim(None, made=True)
 
 
 def _has_next_step(thread_id: str, columns: Row, secret: bytes) -> bool:

@@ -59,6 +59,7 @@ class Session:
         run: the run that it began with, while that run is going; None for a session without one
             (a raw get_tuple, update_state) and for a run that has ended.
         lease: the lease that it began under, if any.
+        claimed: whether it was made the thread's owner before it wrote; whoever is made that afterwards ends it.
     """
 
     id: bytes
@@ -72,6 +73,7 @@ class Session:
     fork_of: str | None = None
     run: Run | None = None
     lease: HeldLease | None = None
+    claimed: bool = False
     _generation: int = field(default_factory=lambda: _forks)
 
     def alive(self) -> bool:
@@ -98,7 +100,7 @@ def owns(row: ThreadRow | None, session: Session) -> bool:
         return False
     if row is None:
         return session.base == 0 and not session.wrote
-    return row.session == session.id or row.revision == session.base
+    return row.session == session.id or (row.revision == session.base and not session.claimed)
 
 
 def _held_by_outer(row: ThreadRow | None, session: Session) -> bool:
