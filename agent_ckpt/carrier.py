@@ -225,7 +225,8 @@ class Carrier:
         carried = self._carried(config["configurable"].get("thread_id"))
         outer = self.outer(thread_id)
         if carried is not None:
-            fresh = carried.base == base and not carried.wrote and carried.refused is None
+            # A node that takes the thread_id out of its config begins another run, also before its own has written.
+            fresh = carried is not outer and carried.base == base and not carried.wrote and carried.refused is None
             if fresh and carried is self._in_context(thread_id):
                 return carried
             # A mere read, or a run inside the run that carries it, takes nothing from that one.

@@ -148,3 +148,38 @@ def test_a_node_that_reads_its_own_thread(saver: AgentSaver) -> None:
 
     asyncio.run(turns())
     assert graph.get_state(config()).values["xs"][-2:] == ["looked", "inner"]
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+def test_a_thread_id_taken_out_of_a_nodes_config(saver: AgentSaver, durability: Any, asynchronous: bool) -> None:
+    """A run that a node starts on its own thread, with the very thread_id of its config, is another run: it is refused
+    as busy, and the run that is going finishes, also where that has not stored anything yet."""
+    told: list[str] = []
+
+    def inner_config(outer: RunnableConfig) -> Any:
+        return {"configurable": {"thread_id": outer["configurable"]["thread_id"]}}
+
+    def node(state: State, config: RunnableConfig) -> State:
+        with pytest.raises(ThreadConflictError) as caught:
+            inner.invoke({"xs": ["inner"]}, inner_config(config), durability=durability)
+        told.append(caught.value.reason)
+        return {"xs": ["outer"]}
+
+    async def anode(state: State, config: RunnableConfig) -> State:
+        with pytest.raises(ThreadConflictError) as caught:
+            await inner.ainvoke({"xs": ["inner"]}, inner_config(config), durability=durability)
+        told.append(caught.value.reason)
+        return {"xs": ["outer"]}
+
+    inner = parent_graph(saver)
+    builder: StateGraph[Any, Any, Any, Any] = StateGraph(State).add_node("node", anode if asynchronous else node)
+    outer: Any = builder.add_edge(START, "node").compile(checkpointer=saver)
+    for number in range(8):
+        own: Any = {"configurable": {"thread_id": f"t{number}"}}
+        if asynchronous:
+            done = asyncio.run(outer.ainvoke({"xs": ["in"]}, own, durability=durability))
+        else:
+            done = outer.invoke({"xs": ["in"]}, own, durability=durability)
+        assert done == {"xs": ["in", "outer"]}
+    assert told == ["busy"] * 8
