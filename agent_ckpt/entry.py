@@ -20,7 +20,7 @@ from agent_ckpt.steps import Call, Pause, Steps
 
 _ENDING_S = 0.2
 """How long a newcomer waits for a run that may be ending just now: its caller has seen its last step already. One that
-is known to be over is waited for until its last write is done."""
+is known to be over is waited for until its last write is done, for `runs.LAST_WRITE_S` at most."""
 _PAUSE_S = 0.01
 _PASSING = ("busy", "stale", "deleted")
 """Why a restore can be in vain that the next one mends."""

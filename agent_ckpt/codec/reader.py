@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from agent_ckpt.codec.room import LEVELS, in_room
 DEEPEST = 200
 
 
-class Reader:
+class Reader(ABC):
     """Reads one value. A subclass says what each extension means.
 
     Args:
@@ -28,9 +29,9 @@ class Reader:
         self._failure: Exception | None = None
         self._roomy = False
 
+    @abstractmethod
     def part(self, code: int, data: bytes) -> Any:
         """The value of one extension."""
-        raise NotImplementedError
 
     def read(self, data: bytes) -> Any:
         """The value of these bytes.

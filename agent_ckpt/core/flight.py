@@ -118,15 +118,7 @@ def look(thread_id: str, session: Session, rules: Rules, doing: str) -> Program[
     found = yield Statement("thread_row", (thread_id,))
     row = thread_row(found[0], thread_id) if found else None
     try:
-        check_lease(place, lease, session, rules, doing)
-        if session.outer is None:
-            yield from refuse_in_flight(place, row, session, rules.life, doing)
-            if owns(row, session):
-                return None
-            raise conflict(row, session, None, doing)
-        if not owns(row, session):
-            raise conflict(row, session, None, doing)
-        yield from refuse_in_flight(place, row, session, rules.life, doing)
+        yield from admit(place, row, lease, session, rules, doing)
     except ThreadConflictError as refused:
         return refused
     return None

@@ -208,24 +208,25 @@ def base_pruned(thread_id: str, row: ThreadRow, revision: int) -> ThreadConflict
 
 def overtaken(session: Session) -> ThreadConflictError:
     """The error for a run whose caller left it in the middle and began another on the thread."""
-    return ThreadConflictError(
-        f"a write was refused for thread {session.thread_id!r}: the caller of this run (restored at revision "
-        f"{session.base}) left it in the middle and has begun another one on the thread. Nothing of it was stored. "
-        f"Read a stream to its end, or close it, before the next run.",
-        thread_id=session.thread_id,
-        reason="stale",
-        expected=session.base,
-        found=session.base,
-        wrote=session.wrote,
-        checkpoint_id=None,
+    why = (
+        f"the caller of this run (restored at revision {session.base}) left it in the middle and has begun another one "
+        f"on the thread. Nothing of it was stored. Read a stream to its end, or close it, before the next run."
     )
+    return _over(session, why)
 
 
 def cancelled(session: Session) -> ThreadConflictError:
     """The error for what a run would store that was cancelled before."""
+    why = (
+        f"its run (restored at revision {session.base}) was cancelled before the write began. Nothing of it was "
+        "stored. The next run goes on from what was."
+    )
+    return _over(session, why)
+
+
+def _over(session: Session, why: str) -> ThreadConflictError:
     return ThreadConflictError(
-        f"a write was refused for thread {session.thread_id!r}: its run (restored at revision {session.base}) was "
-        f"cancelled before the write began. Nothing of it was stored; the next run goes on from what was.",
+        f"a write was refused for thread {session.thread_id!r}: {why}",
         thread_id=session.thread_id,
         reason="stale",
         expected=session.base,
