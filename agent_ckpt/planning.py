@@ -299,7 +299,7 @@ class Reading:
 
     def values(self, thread: ThreadRow, place: Place, blobs: Any) -> Callable[[Ref, str], Any]:
         """A function that gives the value behind a reference of one checkpoint."""
-        expander = expand.Expander(self._codec, blobs.entries, thread.secret, blobs.faults)
+        expander = expand.Expander(self._codec, blobs.entries, thread.secret, blobs.faults, blobs.packs)
 
         def value(ref: Ref, channel: str) -> Any:
             try:

@@ -7,7 +7,8 @@ from typing import Any
 
 from agent_ckpt.codec import arrays, digest, frame, tree
 from agent_ckpt.codec.pack import UnpackError
-from agent_ckpt.codec.values import DecodeError, DeltaSnapshot, ValueCodec
+from agent_ckpt.codec.packs import Pack
+from agent_ckpt.codec.values import DecodeError, DeltaSnapshot, ValueCodec, collector_held_off
 from agent_ckpt.model import Entry, Ref
 
 _ARRAYS = (frame.ARRAY, frame.ARRAY_DIFF)
@@ -81,6 +82,7 @@ class Expander:
         blobs: the loaded blobs by number.
         secret: the thread's secret, to compare checks.
         faults: why blobs could not be loaded, by number.
+        packs: packs that hold all items of a group, by the group's number.
     """
 
     def __init__(
@@ -89,11 +91,13 @@ class Expander:
         blobs: Mapping[int, Entry],
         secret: bytes,
         faults: Mapping[int, Exception] | None = None,
+        packs: Mapping[int, Pack] | None = None,
     ) -> None:
         self._codec = codec
         self._blobs = blobs
         self._secret = secret
         self._faults = faults or {}
+        self._packs = packs or {}
 
     def value(self, ref: Ref) -> Any:
         """The value behind a reference; a fresh object at every call.
@@ -174,6 +178,8 @@ class Expander:
             return self.value(absolute[0])
         if kind == tree.DICT:
             return self._dict(absolute, count)
+        if kind == tree.LIST and self._packs:
+            return self._packed_list(absolute, count)
         leaves = self._leaves(absolute)
         if len(leaves) != count:
             raise DamagedRefError(f"a value has {len(leaves)} parts where {count} were stored")
@@ -190,6 +196,40 @@ class Expander:
         if kind == tree.OPAQUE:
             return self._codec.decode(joined)
         raise DamagedRefError(f"a reference of unknown kind {kind}")
+
+    def _packed_list(self, refs: list[Ref], count: int) -> list[Any]:
+        """A list of whose groups some are in packs: those by pack, and what stands between them as it is."""
+        parts: list[list[Ref] | Entry] = []
+        self._part(refs, parts)
+        values: list[Any] = []
+        with collector_held_off():
+            for part in parts:
+                if type(part) is list:
+                    values += self._list(part)
+                else:
+                    values += self._in_pack(part)  # type: ignore[arg-type]
+        if len(values) != count:
+            raise DamagedRefError(f"a value has {len(values)} parts where {count} were stored")
+        return values
+
+    def _part(self, refs: list[Ref], parts: list[list[Ref] | Entry]) -> None:
+        """Part references into groups that are in packs, and the leaves between them."""
+        for ref in refs:
+            entry = self._blobs[ref] if type(ref) is int else None
+            if entry is not None and entry.number in self._packs:
+                parts.append(entry)
+            elif entry is not None and entry.body[0] == frame.NODE:
+                self._part(self._group(entry), parts)
+            elif parts and type(parts[-1]) is list:
+                parts[-1].append(ref)
+            else:
+                parts.append([ref])
+
+    def _in_pack(self, group: Entry) -> list[Any]:
+        try:
+            return self._codec.decode_pack(self._packs[group.number], children_of(group))
+        except frame.FrameError as exc:
+            raise MissingBlobError(str(exc), exc.reason) from exc
 
     def _list(self, leaves: list[Ref]) -> list[Any]:
         blobs = self._blobs

@@ -46,6 +46,7 @@ TYPED = 8
 CHECKPOINT_ROW = 16
 WRITES_ROW = 17
 HISTORY_ROW = 18
+PACK_ROW = 19
 
 Coordinates = digest.Coordinates
 

@@ -174,6 +174,21 @@ def rebuild(unpacked: list[Any]) -> list[Any]:
     return _made(list(map(CLASSES.__getitem__, numbers)), fields, assigned, [{} for _ in unpacked])
 
 
+def rebuild_apart(
+    numbers: Sequence[int], fields: list[dict[str, Any]], assigned: Sequence[frozenset[str]]
+) -> list[Any]:
+    """`rebuild` for messages without extras whose classes, fields and names came apart; the fields are taken over.
+
+    Raises:
+        ValueError, TypeError, IndexError: when they are no messages'.
+    """
+    if not len(numbers) == len(fields) == len(assigned):
+        raise ValueError("some are missing")
+    if not _USUAL.issuperset(zip(numbers, map(len, fields), strict=True)):
+        return [build(*each) for each in zip(numbers, fields, assigned, strict=True)]
+    return _made(list(map(CLASSES.__getitem__, numbers)), fields, assigned, [{} for _ in fields])
+
+
 def _are_usual(unpacked: list[Any]) -> bool:
     """Whether messages have all fields of their classes and no extras, though they may have them."""
     if set(map(len, unpacked)) != {3}:

@@ -7,7 +7,7 @@ typed codec. With a serializer of the user's own, every value goes through that 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,11 +27,13 @@ from agent_ckpt.codec.pack import (
     unpack_bodies,
     unpack_joined,
 )
+from agent_ckpt.codec.packs import Pack
 from agent_ckpt.codec.room import in_room
 from agent_ckpt.codec.secrets import SecretInClearError, refuse_secrets
 from agent_ckpt.codec.typed import TypedReader
 from agent_ckpt.codec.unstorable import DEEPEST, TOO_DEEP, Unstorable, short
 from agent_ckpt.errors import ValueNotStorableError
+from agent_ckpt.model import Ref
 
 DeltaSnapshot = _DeltaSnapshot
 
@@ -48,7 +50,7 @@ class DecodeError(Exception):
     """A body that passed its check but can't be turned into a value. The reader adds where."""
 
 
-_NOT_THE_BYTES = (DecodeError, UnresolvedError, MemoryError, OSError)
+_NOT_THE_BYTES = (DecodeError, UnresolvedError, frame.FrameError, MemoryError, OSError)
 """What says what it means, or tells of the machine and not of what is stored."""
 
 
@@ -180,18 +182,35 @@ class ValueCodec:
             UnresolvedError: when a class or codec that one needs isn't there.
         """
         try:
-            with _collector_held_off():
+            with collector_held_off():
                 return self._decode_many(bodies)
         except _NOT_THE_BYTES:
             raise
         except RecursionError:
-            return self._decode_in_room(bodies)
+            return self._decode_in_room(self._decode_many, bodies)
         except Exception as exc:
             raise DecodeError(f"{type(exc).__name__} while decoding") from exc
 
-    def _decode_in_room(self, bodies: Sequence[bytes]) -> list[Any]:
+    def decode_pack(self, pack: Pack, numbers: Sequence[Ref]) -> list[Any]:
+        """The messages in a pack, where they are those of these blobs.
+
+        Raises:
+            DecodeError: when their payload can't be read.
+            FrameError: when the pack isn't what was stored.
+        """
         try:
-            return in_room(self._decode_many, bodies)  # type: ignore[no-any-return]
+            with collector_held_off():
+                return pack.messages(numbers)
+        except _NOT_THE_BYTES:
+            raise
+        except RecursionError:
+            return self._decode_in_room(pack.messages, numbers)
+        except Exception as exc:
+            raise DecodeError(f"{type(exc).__name__} while decoding") from exc
+
+    def _decode_in_room(self, decode: Callable[[Any], list[Any]], parts: Sequence[Any]) -> list[Any]:
+        try:
+            return in_room(decode, parts)  # type: ignore[no-any-return]
         except _NOT_THE_BYTES:
             raise
         except Exception as exc:
@@ -213,7 +232,7 @@ class ValueCodec:
         values: list[Any] = []
         templates = list(known)
         try:
-            with _collector_held_off():
+            with collector_held_off():
                 for at in range(0, len(bodies), STRETCH):
                     part = bodies[at : at + STRETCH]
                     if at == len(templates) * STRETCH and len(part) == STRETCH:
@@ -224,7 +243,7 @@ class ValueCodec:
         except _NOT_THE_BYTES:
             raise
         except RecursionError:
-            return self._decode_in_room(bodies), list(known)
+            return self._decode_in_room(self._decode_many, bodies), list(known)
         except Exception as exc:
             raise DecodeError(f"{type(exc).__name__} while decoding") from exc
         return values, templates
@@ -351,7 +370,7 @@ def _where_it_repeats(value: Any, path: str) -> str | None:
 
 
 @contextmanager
-def _collector_held_off() -> Iterator[None]:
+def collector_held_off() -> Iterator[None]:
     """Hold Python's cyclic collector off: nothing that is built here is garbage, and its passes over
     the new objects cost more than building them."""
     collecting = gc.isenabled()

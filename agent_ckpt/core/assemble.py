@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from agent_ckpt.backend import Program, Statement
 from agent_ckpt.codec import digest, frame, tree
 from agent_ckpt.codec.messages import STRETCH
+from agent_ckpt.core import packs
 from agent_ckpt.core.rows import BLOBS_AT_MOST, first_blob, hidden, last_blob
 from agent_ckpt.errors import UnavailableError
 from agent_ckpt.model import Entry, Ref, ThreadRow
@@ -20,13 +21,13 @@ class Assembled(NamedTuple):
         refs: their references, in order.
         next_blob: the thread's next free number.
         stored: every entry with its number, to be remembered after the commit.
-        new_blobs: how many blobs are new.
+        new_frames: how many frames are new: of blobs and packs.
     """
 
     refs: list[Ref]
     next_blob: int
     stored: list[tuple[Entry, int]]
-    new_blobs: int
+    new_frames: int
 
 
 class _Numbering:
@@ -39,6 +40,8 @@ class _Numbering:
         self.by_address: dict[bytes, int] = {}
         self.inserts: list[tuple[int, bytes, bytes]] = []
         self.stored: list[tuple[Entry, int]] = []
+        self.closed: list[tuple[Entry, list[tuple[Ref, bytes]]]] = []
+        """Groups of lists, with their references and those's bodies."""
         self._frames = frames
         self._method = method
 
@@ -108,7 +111,12 @@ def assemble(
         marks = hidden(row.secret, [address for _, address, _ in numbering.inserts])
         inserts = [(blob, mark, framed) for (blob, _, framed), mark in zip(numbering.inserts, marks, strict=True)]
         yield Statement("insert_blob", inserts, many=True)
-    return Assembled(refs, numbering.next, numbering.stored, len(numbering.inserts))
+    packed = 0
+    for group, items in numbering.closed:
+        number = numbering.of(group)
+        if numbering.is_new(number):
+            packed += yield from packs.move(row.thread, row.secret, (number, group.digest), items, method)
+    return Assembled(refs, numbering.next, numbering.stored, len(numbering.inserts) + packed)
 
 
 def _ref(plan: tree.Plan | Ref, numbering: _Numbering) -> Ref:
@@ -179,6 +187,8 @@ def _group(
     summed = bodies[start:end] if bodies is not None else None
     body = tree.group_body(refs, level.addresses[start:end], numbering.row.secret, summed)
     node = Entry(body, digest.address(body, numbering.row.secret))
+    if summed is not None:
+        numbering.closed.append((node, list(zip(refs, summed, strict=True))))
     if node.digest not in numbering.by_address:
         if any(type(ref) is int and numbering.is_new(ref) for ref in refs):
             numbering.add(node)

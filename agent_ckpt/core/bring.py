@@ -87,7 +87,7 @@ def bring(plan: BringPlan) -> Program[Written]:
     sealed = row.heads
     if sealed is not None and isinstance(row.secret, Secret):
         before = found[0][7] if found else None
-        sealed = sealed.put(heads.At(place.ns, space, row.secret), key, before, sequence, assembled.new_blobs)
+        sealed = sealed.put(heads.At(place.ns, space, row.secret), key, before, sequence, assembled.new_frames)
     yield Statement("insert_checkpoint", (sequence, space, key, parent, run, framed))
     for task in plan.tasks:
         sequence = yield from next_sequence(place)

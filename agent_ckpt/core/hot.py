@@ -12,13 +12,17 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent_ckpt.codec import digest
 from agent_ckpt.codec.arrays import KnownArray
 from agent_ckpt.codec.frame import MESSAGE
 from agent_ckpt.codec.tree import DICT, LIST, State
 from agent_ckpt.model import Entry, Ref, ThreadRow
+
+if TYPE_CHECKING:
+    from agent_ckpt.codec.packs import Pack
+    from agent_ckpt.core.load import Blobs
 
 _OVERHEAD = 200
 """Bytes that an Entry takes beside its body, roughly."""
@@ -113,6 +117,16 @@ class HotThread:
         packed = sum([len(body) for body in bodies if body[0] == MESSAGE])
         self.size += sum(map(len, bodies)) + (_TEMPLATE - 1) * packed + _OVERHEAD * len(loaded)
         self.learn_later(partial(self._take_in, loaded))
+
+    def take_in_packs_later(self, packs: list[Pack], blobs: Blobs) -> None:
+        """Note packs that were read: the blobs in them are known, and among the loaded ones, once this learns."""
+        self.size += sum(map(len, packs))
+        self.learn_later(partial(self._take_in_packs, packs, blobs))
+
+    def _take_in_packs(self, packs: list[Pack], blobs: Blobs) -> None:
+        made = blobs.unpack(packs, self.secret)
+        self.size += sum(map(_size_of, made)) - sum(map(len, packs))
+        self._take_in(made)
 
     def _take_in(self, loaded: list[Entry]) -> None:
         for entry in loaded:

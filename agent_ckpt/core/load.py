@@ -7,19 +7,35 @@ from collections.abc import Iterable
 
 from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import digest, expand, frame
+from agent_ckpt.codec.packs import Pack
+from agent_ckpt.core import packs
 from agent_ckpt.core.hot import HotThread
 from agent_ckpt.core.rows import first_blob, shown
 from agent_ckpt.model import Entry, Ref, ThreadRow
 
 
 class Blobs:
-    """Blobs by number; and, for those that could not be loaded, why."""
+    """Blobs by number; for those that could not be loaded, why; and packs that hold all items of their groups."""
 
-    __slots__ = ("entries", "faults")
+    __slots__ = ("entries", "faults", "packs")
 
     def __init__(self) -> None:
         self.entries: dict[int, Entry] = {}
         self.faults: dict[int, Exception] = {}
+        self.packs: dict[int, Pack] = {}
+
+    def unpack(self, packs: Iterable[Pack], secret: bytes) -> list[Entry]:
+        """The blobs in packs, which are among the entries from now on; none of a pack that can't be read."""
+        made: list[Entry] = []
+        for pack in packs:
+            try:
+                bodies = pack.bodies()
+            except frame.FrameError:
+                continue
+            made += [Entry(body, digest.address(body, secret), number) for number, body in bodies.items()]
+        for entry in made:
+            self.entries.setdefault(entry.number, entry)
+        return made
 
 
 def load(row: ThreadRow, refs: Iterable[Ref], hot: HotThread | None, into: Blobs | None = None) -> Program[Blobs]:
@@ -45,12 +61,15 @@ def load(row: ThreadRow, refs: Iterable[Ref], hot: HotThread | None, into: Blobs
             reached += known
             fresh.difference_update(entry.number for entry in known)
         if fresh:
-            rows = yield Statement("blobs_by_number", (first_blob(row.thread), json.dumps(sorted(fresh))))
-            loaded = _take(rows, fresh, row.secret, blobs, summed)
+            found = yield Statement("blobs_by_number", (first_blob(row.thread), json.dumps(sorted(fresh))))
+            moved = {number: at for number, _, at in found if type(at) is int}
+            elsewhere = yield from packs.moved_bodies(row.thread, row.secret, moved)
+            loaded = _take(found, elsewhere, fresh, row.secret, blobs, summed)
             reached += loaded
             if hot is not None:
                 hot.take_in_later(loaded)
         wanted, summed = set(), []
+        apart: dict[int, list[int]] = {}
         for entry in reached:
             if entry.body[0] not in expand.REFERRING:
                 continue
@@ -59,21 +78,53 @@ def load(row: ThreadRow, refs: Iterable[Ref], hot: HotThread | None, into: Blobs
             except expand.DamagedRefError as exc:
                 blobs.faults[entry.number] = exc
                 continue
-            wanted.update(below)
             if together := expand.sum_of(entry):
                 summed.append((together, below))
+                if hot is None or None in map(hot.by_number, below):
+                    apart[entry.number] = below
+                    continue
+            wanted.update(below)
+        if apart:
+            yield from _take_packs(row, apart, hot, blobs, wanted)
     return blobs
+
+
+def _take_packs(
+    row: ThreadRow, groups: dict[int, list[int]], hot: HotThread | None, blobs: Blobs, wanted: set[int]
+) -> Program[None]:
+    """Read the packs of groups whose items aren't known; what isn't in one is wanted."""
+    whole: list[Pack] = []
+    there = yield from packs.read(row.thread, row.secret, groups)
+    for number, below in groups.items():
+        items, pack = there.get(number, (0, None))
+        if pack is not None and items == len(below) == len(expand.children_of(blobs.entries[number])):
+            blobs.packs[number] = pack
+            whole.append(pack)
+            continue
+        wanted.update(below)
+    if hot is not None and whole:
+        hot.take_in_packs_later(whole, blobs)
 
 
 _Group = tuple[bytes, list[int]]
 """Of a group, the sum of the bodies that it names, and their numbers."""
 
 
-def _take(rows: list[Row], asked: set[int], secret: bytes, blobs: Blobs, summed: list[_Group]) -> list[Entry]:
+def _take(
+    rows: list[Row],
+    elsewhere: dict[int, bytes | frame.FrameError],
+    asked: set[int],
+    secret: bytes,
+    blobs: Blobs,
+    summed: list[_Group],
+) -> list[Entry]:
     """Open blobs that were read, and compare what they hold with their groups' sums, or with their addresses."""
     addresses = shown(secret, [mark for _, mark, _ in rows])
-    opened, unreadable = frame.open_blobs([framed for _, _, framed in rows], secret, addresses)
     read = [number for number, _, _ in rows]
+    if elsewhere:
+        opened, unreadable = _open_all(rows, addresses, elsewhere, secret)
+    else:
+        opened, unreadable = frame.open_blobs([framed for _, _, framed in rows], secret, addresses)
     taken = dict(zip(read, map(Entry, opened, addresses, read), strict=True))
     for at, fault in unreadable.items():
         blobs.faults[read[at]] = frame.FrameError(f"is damaged: {fault}", fault.reason)
@@ -94,3 +145,20 @@ def _take(rows: list[Row], asked: set[int], secret: bytes, blobs: Blobs, summed:
     for number in asked.difference(blobs.entries, blobs.faults):
         blobs.faults[number] = frame.FrameError("is missing")
     return list(taken.values())
+
+
+def _open_all(
+    rows: list[Row], addresses: list[bytes], elsewhere: dict[int, bytes | frame.FrameError], secret: bytes
+) -> tuple[list[bytes], dict[int, frame.FrameError]]:
+    """`open_blobs` where some bodies were found elsewhere."""
+    own = [at for at, (number, _, _) in enumerate(rows) if number not in elsewhere]
+    found, faults = frame.open_blobs([rows[at][2] for at in own], secret, [addresses[at] for at in own])
+    opened = dict(zip(own, found, strict=True))
+    unreadable = {own[at]: fault for at, fault in faults.items()}
+    for at, (number, _, _) in enumerate(rows):
+        body = elsewhere.get(number)
+        if isinstance(body, frame.FrameError):
+            unreadable[at] = body
+        elif body is not None:
+            opened[at] = body
+    return [opened.get(at, b"") for at in range(len(rows))], unreadable

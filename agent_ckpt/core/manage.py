@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_ckpt.backend import Program, Statement
 from agent_ckpt.codec import frame, ids, rows
+from agent_ckpt.core import packs
 from agent_ckpt.core.put import ReplanError, insert_thread
 from agent_ckpt.core.rows import (
     checkpoint_row,
@@ -87,6 +88,7 @@ def delete_thread(thread_id: str) -> Program[bool]:
     yield Statement("delete_checkpoints_of_thread", (row.thread,))
     yield Statement("delete_writes_of_thread", (row.thread,))
     yield Statement("delete_blobs_of_thread", (first_blob(row.thread), last_blob(row.thread)))
+    yield Statement("delete_packs_of_thread", (first_blob(row.thread), last_blob(row.thread)))
     yield Statement("delete_spaces_of_thread", (row.thread,))
     yield Statement("delete_thread", (row.thread,))
     return True
@@ -119,7 +121,8 @@ def copy_thread(source_id: str, target_id: str, secret: bytes, compression: str)
     if isinstance(secret, Secret):
         yield from _copy_sealed_blobs(source, target, compression)
     else:
-        yield Statement("copy_blobs", (first_blob(source.thread), last_blob(source.thread), first_blob(thread)))
+        for table in ("copy_blobs", "copy_packs"):
+            yield Statement(table, (first_blob(source.thread), last_blob(source.thread), first_blob(thread)))
     spaces: dict[int, int] = {}
     for space, ns in (yield Statement("spaces_of_thread", (source.thread,))):
         spaces[space] = (yield Statement("insert_space", (thread, ns)))[0][0]
@@ -134,40 +137,38 @@ def not_stored(thread_id: str) -> UsageError:
 
 
 def _copy_sealed_blobs(source: ThreadRow, target: ThreadRow, compression: str) -> Program[None]:
-    first, last, base = first_blob(source.thread), last_blob(source.thread), first_blob(target.thread)
-    at = 0
-    while True:
-        page = yield Statement("blobs_page", (first, at, last, _PAGE))
-        made = []
-        for (number, _, framed), address in zip(page, shown(source.secret, [mark for _, mark, _ in page]), strict=True):
-            try:
-                body = frame.open_blob(framed, source.secret, address)
-            except frame.FrameError as exc:
-                raise damaged(Place("", "", None), f"blob {number}", exc) from exc
-            made.append((base + number, address, frame.seal_blob(body, compression, target.secret, address)))
-        marks = hidden(target.secret, [address for _, address, _ in made])
-        blobs = [(blob, mark, framed) for (blob, _, framed), mark in zip(made, marks, strict=True)]
-        yield Statement("insert_blob", blobs, many=True)
-        if len(page) < _PAGE:
-            return
-        at = page[-1][0] + 1
+    old, new = (source.thread, source.secret), (target.thread, target.secret)
+    yield from _reseal_blobs("", old, new, compression)
+    yield from packs.reseal("", old, new, compression)
 
 
 def reseal_blobs(thread_id: str, thread: int, old: bytes, new: bytes, compression: str) -> Program[None]:
     """Frame every blob of a thread anew, in place, under another secret with the same key of addresses."""
-    first, last, at = first_blob(thread), last_blob(thread), 0
+    yield from _reseal_blobs(thread_id, (thread, old), (thread, new), compression)
+    yield from packs.reseal(thread_id, (thread, old), (thread, new), compression)
+
+
+def _reseal_blobs(
+    thread_id: str, source: tuple[int, bytes], target: tuple[int, bytes], compression: str
+) -> Program[None]:
+    """Frame the blobs that have rows of their own, as `packs.reseal` does packs; others keep their pack's number."""
+    (thread, old), (into, new) = source, target
+    at = 0
     while True:
-        page = yield Statement("blobs_page", (first, at, last, _PAGE))
+        page = yield Statement("blobs_page", (first_blob(thread), at, last_blob(thread), _PAGE))
         addresses = shown(old, [mark for _, mark, _ in page])
         changes = []
         marks = hidden(new, addresses)
         for (number, _, framed), address, mark in zip(page, addresses, marks, strict=True):
-            try:
-                body = frame.open_blob(framed, old, address)
-            except frame.FrameError as exc:
-                raise damaged(Place(thread_id, "", None), f"blob {number}", exc) from exc
-            changes.append((first + number, mark, frame.seal_blob(body, compression, new, address)))
-        yield Statement("set_blob_as_stored", changes, many=True)
+            again = framed
+            if type(framed) is bytes:
+                try:
+                    body = frame.open_blob(framed, old, address)
+                except frame.FrameError as exc:
+                    raise damaged(Place(thread_id, "", None), f"blob {number}", exc) from exc
+                again = frame.seal_blob(body, compression, new, address)
+            changes.append((first_blob(into) + number, mark, again))
+        yield Statement("set_blob_as_stored" if into == thread else "insert_blob", changes, many=True)
         if len(page) < _PAGE:
             return
         at = page[-1][0] + 1

@@ -7,17 +7,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from agent_ckpt.backend import Program, Statement
-from agent_ckpt.codec import digest, frame, ids, rows
+from agent_ckpt.codec import digest, expand, frame, ids, rows
 from agent_ckpt.codec.portable import CHECKPOINT, ROLLBACK, WRITES, Blob, Portable, Row
+from agent_ckpt.core import packs
 from agent_ckpt.core.flight import Rules, check_lease, lease_of
 from agent_ckpt.core.manage import find_thread
 from agent_ckpt.core.put import insert_thread
 from agent_ckpt.core.rebuild import check_whole, rebuilt
-from agent_ckpt.core.rows import checkpoint_row, damaged, first_blob, hidden, last_blob, next_sequence, shown, text
+from agent_ckpt.core.rows import checkpoint_row, damaged, first_blob, hidden, next_sequence, text
 from agent_ckpt.core.verify import verify_thread
 from agent_ckpt.core.writes import task_key
 from agent_ckpt.errors import CorruptionError, UsageError
-from agent_ckpt.model import Place, Secret, ThreadRow, WritesRow
+from agent_ckpt.model import Entry, Place, Secret, ThreadRow, WritesRow
 
 _PAGE = 1000
 _ROLLBACK = Row(ROLLBACK, 0, "", None, None, b"", None)
@@ -57,16 +58,12 @@ def collect(thread_id: str) -> Program[Portable]:
 
 
 def _collect_blobs(thread_id: str, thread: ThreadRow, made: Portable) -> Program[None]:
-    first, last = first_blob(thread.thread), last_blob(thread.thread)
     at = 0
     while True:
-        page = yield Statement("blobs_page", (first, at, last, _PAGE))
-        addresses = shown(thread.secret, [mark for _, mark, _ in page])
-        for (number, _, framed), address in zip(page, addresses, strict=True):
-            try:
-                body = frame.open_blob(framed, thread.secret, address)
-            except frame.FrameError as exc:
-                raise damaged(Place(thread_id, "", None), f"blob {number}", exc) from exc
+        page = yield from packs.page(thread.thread, thread.secret, at, _PAGE)
+        for number, address, body in page:
+            if isinstance(body, frame.FrameError):
+                raise damaged(Place(thread_id, "", None), f"blob {number}", body) from body
             if digest.address(body, thread.secret) != address:
                 raise _damaged_blob(thread_id, number, "its content does not match its address")
             made.blobs.append(Blob(number, address, body))
@@ -140,6 +137,7 @@ def store(made: Portable, thread_id: str, secret: bytes, compression: str, rules
     ]
     if framed:
         yield Statement("insert_blob", framed, many=True)
+    yield from _pack(made, thread, secret, compression)
     spaces = []
     for ns in made.spaces:
         spaces.append((yield Statement("insert_space", (thread, ns)))[0][0])
@@ -163,6 +161,22 @@ def store(made: Portable, thread_id: str, secret: bytes, compression: str, rules
     wrong = [finding.detail for finding in report.findings if finding.kind in ("damaged", "missing")]
     if wrong:
         raise _inconsistent(name, f"{wrong[0]} ({len(wrong)} findings)")
+
+
+def _pack(made: Portable, thread: int, secret: bytes, compression: str) -> Program[None]:
+    """Move the messages of groups into packs, as a put that closes a group does."""
+    bodies = {blob.number: blob.body for blob in made.blobs}
+    for blob in made.blobs:
+        if blob.body[:1] != bytes((frame.NODE,)):
+            continue
+        group = Entry(blob.body, blob.address, blob.number)
+        try:
+            refs = expand.children_of(group)
+        except expand.DamagedRefError:
+            continue  # the thread is verified at the end, which tells of it
+        if expand.sum_of(group):
+            items = [(ref, bodies[ref]) for ref in refs if type(ref) is int and ref in bodies]
+            yield from packs.move(thread, secret, (blob.number, blob.address), items, compression)
 
 
 def store_equal(

@@ -8,6 +8,7 @@ from itertools import chain
 
 from agent_ckpt.backend import Program, Statement
 from agent_ckpt.codec import expand, frame, ids, rows
+from agent_ckpt.core import packs
 from agent_ckpt.core.delta import trails_of
 from agent_ckpt.core.manage import delete_thread, find_thread
 from agent_ckpt.core.rebuild import check_whole, reseal_head
@@ -137,6 +138,7 @@ def collect(thread_id: str, thread: ThreadRow) -> Program[ThreadRow]:
     first, last = first_blob(thread.thread), last_blob(thread.thread)
     before = (yield Statement("count_blobs", (first, last)))[0][0]
     if before != len(kept):
+        yield from packs.put_back(thread_id, thread, kept)
         yield Statement("drop_blobs_but", (first, last, json.dumps(sorted(kept))))
         sequence = yield from next_sequence(Place(thread_id, "", None))
         yield Statement("set_collected", (thread.thread, sequence))

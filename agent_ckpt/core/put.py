@@ -170,7 +170,7 @@ def put(plan: PutPlan) -> Program[Written]:
     sealed = row.heads
     if sealed is not None and isinstance(row.secret, Secret):
         before = state[7] if state is not None else None
-        sealed = sealed.put(heads.At(place.ns, space, row.secret), key, before, sequence, assembled.new_blobs)
+        sealed = sealed.put(heads.At(place.ns, space, row.secret), key, before, sequence, assembled.new_frames)
     row = ThreadRow(row.thread, sequence, owner, assembled.next_blob, row.collected, row.secret, sealed)
     row = yield from parked(row)
     yield Statement("update_thread", (row.thread, sequence, session_column(row), row.next_blob))

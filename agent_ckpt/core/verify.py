@@ -9,9 +9,10 @@ from typing import Any
 from agent_ckpt.backend import Program, Statement
 from agent_ckpt.codec import arrays, digest, expand, frame, ids, rows, tree
 from agent_ckpt.codec.values import DecodeError, ValueCodec
+from agent_ckpt.core import packs
 from agent_ckpt.core.manage import find_thread
 from agent_ckpt.core.rebuild import mismatches
-from agent_ckpt.core.rows import checkpoint_row, first_blob, last_blob, shown, writes_row
+from agent_ckpt.core.rows import checkpoint_row, writes_row
 from agent_ckpt.core.writes import task_key
 from agent_ckpt.model import CheckpointRow, Entry, Place, Ref, ThreadRow
 from agent_ckpt.reports import Finding, VerifyReport
@@ -107,14 +108,12 @@ def _head(check: Check) -> Program[None]:
 
 
 def _blobs(check: Check) -> Program[None]:
-    first, last = first_blob(check.thread.thread), last_blob(check.thread.thread)
     at = 0
     while True:
-        page = yield Statement("blobs_page", (first, at, last, _PAGE))
-        addresses = shown(check.thread.secret, [mark for _, mark, _ in page])
-        for (number, _, framed), address in zip(page, addresses, strict=True):
+        page = yield from packs.page(check.thread.thread, check.thread.secret, at, _PAGE)
+        for number, address, body in page:
             try:
-                check.blobs[number] = _blob(check, number, address, framed)
+                check.blobs[number] = _blob(check, number, address, body)
             except (frame.FrameError, expand.DamagedRefError) as exc:
                 check.note("damaged", None, f"blob {number}: {exc}")
                 check.blobs[number] = _Known(address, 0, [], seen=True)
@@ -122,12 +121,15 @@ def _blobs(check: Check) -> Program[None]:
                 check.note("undecodable", None, f"blob {number}: {exc}")
                 check.blobs[number] = _Known(address, 0, [])
         if len(page) < _PAGE:
-            return
+            break
         at = page[-1][0] + 1
+    for problem in (yield from packs.problems(check.thread.thread, check.thread.secret)):
+        check.note("damaged", None, problem)
 
 
-def _blob(check: Check, number: int, address: bytes, framed: bytes) -> _Known:
-    body = frame.open_blob(framed, check.thread.secret, address)
+def _blob(check: Check, number: int, address: bytes, body: bytes | frame.FrameError) -> _Known:
+    if isinstance(body, frame.FrameError):
+        raise body
     if digest.address(body, check.thread.secret) != address:
         raise frame.FrameError("its content does not match its address")
     if body[0] in _VALUES:

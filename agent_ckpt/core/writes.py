@@ -114,7 +114,7 @@ def put_writes(plan: WritesPlan) -> Program[Written]:
     sealed = row.heads
     if sealed is not None and isinstance(row.secret, Secret):
         at = heads.At(place.ns, space, row.secret)
-        sealed = sealed.wrote(at, key, sequence, _at_the_front(state, key), assembled.new_blobs)
+        sealed = sealed.wrote(at, key, sequence, _at_the_front(state, key), assembled.new_frames)
     if raises_revision or sealed is not None:
         revision, owner = (sequence, owner) if raises_revision else (row.revision, row.session)
         row = ThreadRow(row.thread, revision, owner, assembled.next_blob, row.collected, row.secret, sealed)

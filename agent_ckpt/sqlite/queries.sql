@@ -64,9 +64,14 @@ CREATE INDEX writes_run ON writes (run) WHERE run IS NOT NULL;
 CREATE TABLE blobs (
     blob INTEGER PRIMARY KEY,
     digest BLOB NOT NULL,
-    frame BLOB NOT NULL
+    frame ANY NOT NULL
 ) STRICT;
 CREATE INDEX blobs_digest ON blobs (digest);
+CREATE TABLE packs (
+    pack INTEGER PRIMARY KEY,
+    items INTEGER NOT NULL,
+    frame BLOB NOT NULL
+) STRICT;
 CREATE TABLE vaults (
     vault INTEGER PRIMARY KEY,
     thread_id ANY NOT NULL UNIQUE,
@@ -273,6 +278,55 @@ CROSS JOIN blobs b ON b.digest = substr(?1, place.at, 16) AND b.blob BETWEEN ?2 
 -- ?1: the thread's first row; ?2: numbers as a JSON array.
 SELECT wanted.value, b.digest, b.frame FROM json_each(?2) AS wanted
 CROSS JOIN blobs b ON b.blob = ?1 + wanted.value;
+
+-- name: take_for_pack
+-- ?1: the thread's first row; ?2: numbers as a JSON array; ?3: how few are left as they are.
+-- Those that have a row of their own yet. They are deleted and made anew, since SQLite joins pages that deleting has
+-- left half empty, and not those that updating has.
+DELETE FROM blobs
+WHERE blob IN (SELECT ?1 + value FROM json_each(?2)) AND typeof(frame) = 'blob' AND ?3 <= (
+    SELECT count(*) FROM json_each(?2) AS wanted CROSS JOIN blobs b ON b.blob = ?1 + wanted.value
+    WHERE typeof(b.frame) = 'blob'
+)
+RETURNING blob - ?1, digest;
+
+-- name: leave_in_pack
+-- ?1: the thread's first row; ?2: numbers as a JSON array; ?3: their digests joined; ?4: the pack's number.
+INSERT INTO blobs (blob, digest, frame)
+SELECT ?1 + value, substr(?3, 1 + 16 * key, 16), ?4 FROM json_each(?2);
+
+-- name: insert_pack
+INSERT INTO packs (pack, items, frame) VALUES (?1, ?2, ?3);
+
+-- name: packs_by_number
+-- ?1: the thread's first row; ?2: numbers as a JSON array. With the address of the group.
+SELECT wanted.value, b.digest, p.items, p.frame FROM json_each(?2) AS wanted
+CROSS JOIN packs p ON p.pack = ?1 + wanted.value CROSS JOIN blobs b ON b.blob = p.pack;
+
+-- name: packs_page
+SELECT p.pack - ?1, b.digest, p.items, p.frame FROM packs p LEFT JOIN blobs b ON b.blob = p.pack
+WHERE p.pack BETWEEN ?1 + ?2 AND ?3 ORDER BY p.pack LIMIT ?4;
+
+-- name: moved_blobs
+SELECT blob - ?1, frame FROM blobs WHERE blob BETWEEN ?1 AND ?2 AND typeof(frame) = 'integer';
+
+-- name: packs_but
+-- ?1 and ?2: the thread's range of rows; ?3: numbers of the blobs to keep as a JSON array.
+SELECT p.pack - ?1, b.digest, p.frame FROM packs p JOIN blobs b ON b.blob = p.pack
+WHERE p.pack BETWEEN ?1 AND ?2 AND p.pack - ?1 NOT IN (SELECT value FROM json_each(?3));
+
+-- name: drop_packs_but
+DELETE FROM packs WHERE pack BETWEEN ?1 AND ?2 AND pack - ?1 NOT IN (SELECT value FROM json_each(?3));
+
+-- name: set_pack_as_stored
+UPDATE packs SET frame = ?2 WHERE pack = ?1;
+
+-- name: copy_packs
+INSERT INTO packs (pack, items, frame)
+SELECT pack - ?1 + ?3, items, frame FROM packs WHERE pack BETWEEN ?1 AND ?2;
+
+-- name: delete_packs_of_thread
+DELETE FROM packs WHERE pack BETWEEN ?1 AND ?2;
 
 -- name: head_of_space
 SELECT t.thread, t.revision, t.session, t.next_blob, t.collected, t.secret, s.space,
@@ -566,6 +620,7 @@ SELECT 'checkpoint', count(*) FROM checkpoints WHERE space NOT IN (SELECT space 
 UNION ALL SELECT 'writes row', count(*) FROM writes WHERE space NOT IN (SELECT space FROM spaces)
 UNION ALL SELECT 'namespace', count(*) FROM spaces WHERE thread NOT IN (SELECT thread FROM threads)
 UNION ALL SELECT 'blob', count(*) FROM blobs WHERE (blob >> 28) NOT IN (SELECT thread FROM threads)
+UNION ALL SELECT 'pack', count(*) FROM packs WHERE pack NOT IN (SELECT blob FROM blobs)
 UNION ALL SELECT 'checkpoint of versions that', count(*) FROM checkpoints
 WHERE environment IS NOT NULL AND environment NOT IN (SELECT environment FROM environments)
 UNION ALL SELECT 'credential use', count(*) FROM credential_uses WHERE vault NOT IN (SELECT vault FROM vaults);
