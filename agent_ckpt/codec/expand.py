@@ -41,6 +41,8 @@ def numbers_in(ref: Ref) -> list[int]:
 
 def numbers_among(refs: list[Ref]) -> list[int]:
     """`numbers_in` of absolute references."""
+    if tree.INT.issuperset(map(type, refs)):
+        return refs  # type: ignore[return-value]
     found: list[int] = []
     for ref in refs:
         if type(ref) is int:

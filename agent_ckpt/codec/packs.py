@@ -4,9 +4,9 @@ A pack holds the very bytes of its messages' bodies, cut where their parts meet,
 messages of a group have a handful of classes and of sets of names between them. What is left are the fields, one behind
 the other. So a restore unpacks a whole group into what messages are made of, and each body can be joined again.
 
-Payload: msgpack `[numbers, classes, sets, names, lengths, fields]`: the blobs' numbers, each as the difference to the
-one before; of each a byte with its class's number, and one with the place of its set of names; those sets, packed; how
-many bytes the packed fields of each have; and the fields.
+Payload: msgpack `[head, fields]`, the head a bin of 32 bits length: msgpack `[numbers, classes, sets, names, lengths]`,
+the blobs' numbers, each as the difference to the one before; of each a byte with its class's number, and one with the
+place of its set of names; those sets, packed; and how many bytes the packed fields of each have.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ BODY_AT_MOST = 8 * 1024
 """A larger body stays in a row of its own: who wants it alone need not decompress others, nor is it written twice."""
 _USUAL = bytes((frame.MESSAGE, 0x93))
 """How the body of a message without extras begins: its codec, and an array of three."""
+_BEGIN = b"\x92\xc6"
+_HEAD = 6
+"""Where the head begins: behind an array of two and its own length."""
 _NOT_A_PACK = (UnpackError, ValueError, TypeError, IndexError, KeyError, OverflowError)
 
 
@@ -50,15 +53,16 @@ def make(parts: dict[int, Part]) -> bytes:
     sets: dict[bytes, int] = {}
     for part in parts.values():
         sets.setdefault(part.names, len(sets))
-    head = (
+    head = [
         tree.differences(list(parts)),
         bytes(part.number for part in parts.values()),
         bytes(sets[part.names] for part in parts.values()),
         list(sets),
         [len(part.fields) for part in parts.values()],
-    )
+    ]
+    packed = pack_own(head)
     fields = b"".join(part.fields for part in parts.values())
-    return b"\x96" + b"".join(map(pack_own, head)) + b"\xdc" + len(parts).to_bytes(2, "big") + fields
+    return _BEGIN + len(packed).to_bytes(4, "big") + packed + b"\xdc" + len(parts).to_bytes(2, "big") + fields
 
 
 class Pack:
@@ -95,7 +99,8 @@ class Pack:
         """
         payload = self._payload()
         try:
-            found, classes, sets, names, _, fields = unpack(payload)
+            head, fields = unpack(payload)
+            found, classes, sets, names, _ = unpack(head)
             if tree.numbers(found) != numbers:
                 raise frame.FrameError(f"the pack of group {self.number} holds other items than the group names")
             assigned = list(map(frozenset, map(unpack, names)))
@@ -111,11 +116,13 @@ class Pack:
         """
         payload = self._payload()
         try:
-            found, classes, sets, names, lengths, _ = unpack(payload)
+            end = _HEAD + int.from_bytes(payload[2:_HEAD], "big")
+            found, classes, sets, names, lengths = unpack(payload[_HEAD:end])
             at = len(payload) - sum(lengths)
             bodies: dict[Any, bytes] = {}
+            begins = [_USUAL + bytes((number,)) for number in range(max(classes) + 1)]
             for number, cls, of, length in zip(tree.numbers(found), classes, sets, lengths, strict=True):
-                bodies[number] = _USUAL + bytes((cls,)) + payload[at : at + length] + names[of]
+                bodies[number] = begins[cls] + payload[at : at + length] + names[of]
                 at += length
             return bodies
         except _NOT_A_PACK as exc:

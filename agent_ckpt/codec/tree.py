@@ -15,6 +15,7 @@ before; groups stand in the same list, oldest first, and are told from leaves by
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import Any
 from zlib import crc32
 
@@ -33,6 +34,7 @@ LEAF = 7
 
 GROUP_AT_MOST = 256
 _CUT_MASK = 63
+INT = frozenset((int,))
 
 Part = Any
 """Entry, bytes (an inline body), or Seq."""
@@ -287,6 +289,8 @@ def differences(refs: list[Ref]) -> list[Ref]:
 
 def numbers(refs: list[Ref]) -> list[Ref]:
     """Undo `differences`."""
+    if INT.issuperset(map(type, refs)):
+        return list(accumulate(refs))
     out: list[Ref] = []
     last = 0
     for ref in refs:
