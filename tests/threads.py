@@ -69,15 +69,21 @@ def query(path: Path, sql: str, *params: Any) -> list[tuple[Any, ...]]:
 
 
 def blob_bytes(path: Path) -> int:
-    """Bytes of all stored blobs."""
-    return int(query(path, "SELECT coalesce(sum(length(frame)), 0) FROM blobs")[0][0])
+    """Bytes of all stored blobs, and of the packs that some stand in."""
+    (total,) = query(
+        path,
+        "SELECT (SELECT coalesce(sum(length(frame)), 0) FROM blobs)"
+        " + (SELECT coalesce(sum(length(frame)), 0) FROM packs)",
+    )[0]
+    return int(total)
 
 
 def row_bytes(path: Path) -> int:
-    """Bytes of all stored rows: blobs, checkpoints and writes."""
+    """Bytes of all stored rows: blobs, packs, checkpoints and writes."""
     (total,) = query(
         path,
         "SELECT (SELECT coalesce(sum(length(frame) + 24), 0) FROM blobs)"
+        " + (SELECT coalesce(sum(length(frame) + 24), 0) FROM packs)"
         " + (SELECT coalesce(sum(length(frame) + 40), 0) FROM checkpoints)"
         " + (SELECT coalesce(sum(length(frame) + 40), 0) FROM writes)",
     )[0]
