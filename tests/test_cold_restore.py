@@ -133,7 +133,7 @@ def test_an_older_checkpoint_finds_what_was_moved(
 def test_pruning_puts_back_what_a_dropped_group_had(
     store: Path, form: str, open_saver: Callable[..., AgentSaver]
 ) -> None:
-    """A pack goes with its group: what is kept of it stands in rows of its own again, and nothing else of it is left."""
+    """A pack goes with its group: what is kept of it has rows of its own again, and nothing else of it is left."""
     api = Api(open_saver(store), form)
     kept = [each for at, each in enumerate(MESSAGES) if at % 3]
     found = api.get_tuple(AT)

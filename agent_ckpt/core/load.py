@@ -62,48 +62,44 @@ def load(row: ThreadRow, refs: Iterable[Ref], hot: HotThread | None, into: Blobs
             fresh.difference_update(entry.number for entry in known)
         if fresh:
             found = yield Statement("blobs_by_number", (first_blob(row.thread), json.dumps(sorted(fresh))))
-            moved = {number: at for number, _, at in found if type(at) is int}
+            moved = {number: at for number, _, at, *_ in found if type(at) is int}
             elsewhere = yield from packs.moved_bodies(row.thread, row.secret, moved)
             loaded = _take(found, elsewhere, fresh, row.secret, blobs, summed)
             reached += loaded
             if hot is not None:
                 hot.take_in_later(loaded)
+            _take_packs(found, row.secret, hot, blobs)
         wanted, summed = set(), []
-        apart: dict[int, list[int]] = {}
         for entry in reached:
-            if entry.body[0] not in expand.REFERRING:
+            if entry.body[0] not in expand.REFERRING or entry.number in blobs.packs:
                 continue
             try:
                 below = expand.numbers_among(expand.children_of(entry))
             except expand.DamagedRefError as exc:
                 blobs.faults[entry.number] = exc
                 continue
+            wanted.update(below)
             if together := expand.sum_of(entry):
                 summed.append((together, below))
-                if hot is None or None in map(hot.by_number, below):
-                    apart[entry.number] = below
-                    continue
-            wanted.update(below)
-        if apart:
-            yield from _take_packs(row, apart, hot, blobs, wanted)
     return blobs
 
 
-def _take_packs(
-    row: ThreadRow, groups: dict[int, list[int]], hot: HotThread | None, blobs: Blobs, wanted: set[int]
-) -> Program[None]:
-    """Read the packs of groups whose items aren't known; what isn't in one is wanted."""
-    whole: list[Pack] = []
-    there = yield from packs.read(row.thread, row.secret, groups)
-    for number, below in groups.items():
-        items, pack = there.get(number, (0, None))
-        if pack is not None and items == len(below) == len(expand.children_of(blobs.entries[number])):
-            blobs.packs[number] = pack
-            whole.append(pack)
+def _take_packs(found: list[Row], secret: bytes, hot: HotThread | None, blobs: Blobs) -> None:
+    """Take the packs that hold all items of a group which was read; those need no rows of their own then."""
+    taken: list[Pack] = []
+    for number, _, _, items, framed in found:
+        if items is None or number not in blobs.entries:
             continue
-        wanted.update(below)
-    if hot is not None and whole:
-        hot.take_in_packs_later(whole, blobs)
+        group = blobs.entries[number]
+        try:
+            refs = expand.children_of(group)
+        except expand.DamagedRefError:
+            continue  # `load` notes it
+        if items == len(refs):
+            blobs.packs[number] = Pack(number, group.digest, framed, secret)
+            taken.append(blobs.packs[number])
+    if hot is not None and taken:
+        hot.take_in_packs_later(taken, blobs)
 
 
 _Group = tuple[bytes, list[int]]
@@ -119,12 +115,12 @@ def _take(
     summed: list[_Group],
 ) -> list[Entry]:
     """Open blobs that were read, and compare what they hold with their groups' sums, or with their addresses."""
-    addresses = shown(secret, [mark for _, mark, _ in rows])
-    read = [number for number, _, _ in rows]
+    addresses = shown(secret, [mark for _, mark, *_ in rows])
+    read = [number for number, *_ in rows]
     if elsewhere:
         opened, unreadable = _open_all(rows, addresses, elsewhere, secret)
     else:
-        opened, unreadable = frame.open_blobs([framed for _, _, framed in rows], secret, addresses)
+        opened, unreadable = frame.open_blobs([framed for _, _, framed, *_ in rows], secret, addresses)
     taken = dict(zip(read, map(Entry, opened, addresses, read), strict=True))
     for at, fault in unreadable.items():
         blobs.faults[read[at]] = frame.FrameError(f"is damaged: {fault}", fault.reason)
@@ -151,11 +147,11 @@ def _open_all(
     rows: list[Row], addresses: list[bytes], elsewhere: dict[int, bytes | frame.FrameError], secret: bytes
 ) -> tuple[list[bytes], dict[int, frame.FrameError]]:
     """`open_blobs` where some bodies were found elsewhere."""
-    own = [at for at, (number, _, _) in enumerate(rows) if number not in elsewhere]
+    own = [at for at, (number, *_) in enumerate(rows) if number not in elsewhere]
     found, faults = frame.open_blobs([rows[at][2] for at in own], secret, [addresses[at] for at in own])
     opened = dict(zip(own, found, strict=True))
     unreadable = {own[at]: fault for at, fault in faults.items()}
-    for at, (number, _, _) in enumerate(rows):
+    for at, (number, *_) in enumerate(rows):
         body = elsewhere.get(number)
         if isinstance(body, frame.FrameError):
             unreadable[at] = body

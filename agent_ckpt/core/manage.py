@@ -121,8 +121,9 @@ def copy_thread(source_id: str, target_id: str, secret: bytes, compression: str)
     if isinstance(secret, Secret):
         yield from _copy_sealed_blobs(source, target, compression)
     else:
-        for table in ("copy_blobs", "copy_packs"):
-            yield Statement(table, (first_blob(source.thread), last_blob(source.thread), first_blob(thread)))
+        ranges = (first_blob(source.thread), last_blob(source.thread), first_blob(thread))
+        yield Statement("copy_blobs", ranges)
+        yield Statement("copy_packs", ranges)
     spaces: dict[int, int] = {}
     for space, ns in (yield Statement("spaces_of_thread", (source.thread,))):
         spaces[space] = (yield Statement("insert_space", (thread, ns)))[0][0]

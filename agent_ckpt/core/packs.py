@@ -183,10 +183,10 @@ def put_back(thread_id: str, row: ThreadRow, kept: set[int]) -> Program[None]:
             raise damaged(Place(thread_id, "", None), f"blob {number}", exc) from exc
     if live:
         found = yield Statement("blobs_by_number", (first, json.dumps(sorted(live))))
-        addresses = shown(row.secret, [mark for _, mark, _ in found])
+        addresses = shown(row.secret, [mark for _, mark, *_ in found])
         framed = [
             (first + number, mark, frame.seal_blob(live[number][0], live[number][1], row.secret, address))
-            for (number, mark, _), address in zip(found, addresses, strict=True)
+            for (number, mark, *_), address in zip(found, addresses, strict=True)
         ]
         yield Statement("set_blob_as_stored", framed, many=True)
     yield Statement("drop_packs_but", (first, last, numbers))

@@ -275,9 +275,10 @@ SELECT b.digest, b.blob - ?2 FROM place
 CROSS JOIN blobs b ON b.digest = substr(?1, place.at, 16) AND b.blob BETWEEN ?2 AND ?3;
 
 -- name: blobs_by_number
--- ?1: the thread's first row; ?2: numbers as a JSON array.
-SELECT wanted.value, b.digest, b.frame FROM json_each(?2) AS wanted
-CROSS JOIN blobs b ON b.blob = ?1 + wanted.value;
+-- ?1: the thread's first row; ?2: numbers as a JSON array. With a group (codec 4) comes its pack, if it has one.
+SELECT wanted.value, b.digest, b.frame, p.items, p.frame FROM json_each(?2) AS wanted
+CROSS JOIN blobs b ON b.blob = ?1 + wanted.value
+LEFT JOIN packs p ON p.pack = CASE WHEN substr(b.frame, 3, 1) = x'04' THEN b.blob END;
 
 -- name: take_for_pack
 -- ?1: the thread's first row; ?2: numbers as a JSON array; ?3: how few are left as they are.
