@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.messages import HumanMessage
 
 from agent_ckpt import AgentSaver, CkptError, Keyring, SealError
 from tests.canary import found_in
@@ -26,6 +27,8 @@ CANARY = "cAnArY that must not stand in clear"
 NAMESPACES = ["", *(f"ns {number}" for number in range(11))]
 
 Edit = tuple[str, tuple[Any, ...]]
+LONG = [HumanMessage(f"message {number} of a long list", id=f"m{number}") for number in range(300)]
+"""Long enough for groups, so that some of it stands in packs."""
 
 
 @pytest.fixture
@@ -42,7 +45,8 @@ def fill(saver: AgentSaver, step: int) -> None:
             found = saver.get_tuple(config(thread_id, ns))
             at = found.config if found is not None else config(thread_id, ns)
             text = f"{thread_id} {ns} {step} "
-            at = put(saver, at, step, {"run_id": f"run {step}"}, role=text * 20, other=text)
+            long = {"messages": LONG} if ns == NAMESPACES[0] else {}
+            at = put(saver, at, step, {"run_id": f"run {step}"}, role=text * 20, other=text, **long)
             saver.put_writes(at, [("role", f"write {text}" * 20)], f"task-{step}", "path")
         saver.credentials(thread_id).set("token", f"{thread_id}'s token {step}")
     root = config("bob", "")
