@@ -80,6 +80,10 @@ def _given_back(
         # A look into the past may show old writes; what would go on with them is told when it writes.
         if begun and not session.wrote:
             session.refused = session.refused or stuck
+    if session.run is not None and store.code.migrations.current is None:
+        values = found.checkpoint["channel_values"]
+        lists = ((name, values[name], state) for name, state in restored.found.states.items())
+        session.given = {(place.ns, name): (value, state) for name, value, state in lists if type(value) is list}
     if kept:
         store.code.watch.unresolved(found.config, kept)
     if store.code.watch.looks and is_filled_in(config):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from agent_ckpt.errors import MigrationError, ThreadConflictError
 from agent_ckpt.model import Holder, LeaseRow, ThreadRow
@@ -60,6 +60,8 @@ class Session:
             (a raw get_tuple, update_state) and for a run that has ended.
         lease: the lease that it began under, if any.
         claimed: whether it was made the thread's owner before it wrote; whoever is made that afterwards ends it.
+        given: by namespace and channel, the lists that its run was given and the states behind them, until its first
+            put: nobody but LangGraph has seen them then.
     """
 
     id: bytes
@@ -74,6 +76,7 @@ class Session:
     run: Run | None = None
     lease: HeldLease | None = None
     claimed: bool = False
+    given: dict[tuple[str, str], tuple[list[Any], Any]] = field(default_factory=dict)
     _generation: int = field(default_factory=lambda: _forks)
 
     def alive(self) -> bool:
