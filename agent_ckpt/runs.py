@@ -201,6 +201,10 @@ class GoingRun:
         if last:
             self.end()
 
+    def channel(self, name: str) -> Any:
+        """LangGraph's channel of a name, or None where there is none, or the loop is gone."""
+        return (getattr(self._loop(), "channels", None) or {}).get(name)
+
     def is_executing(self) -> bool:
         """Whether some OS thread is inside it right now."""
         loop = self._loop()

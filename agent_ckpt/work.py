@@ -24,6 +24,7 @@ from agent_ckpt.core.put import ReplanError, Written
 from agent_ckpt.core.session import Session
 from agent_ckpt.entry import begin, give_way
 from agent_ckpt.errors import ThreadConflictError, UnavailableError, UsageError
+from agent_ckpt.given import Given
 from agent_ckpt.metadata import metadata_of
 from agent_ckpt.model import Place
 from agent_ckpt.parts import PLANS_AT_MOST, Store
@@ -80,10 +81,8 @@ def _given_back(
         # A look into the past may show old writes; what would go on with them is told when it writes.
         if begun and not session.wrote:
             session.refused = session.refused or stuck
-    if session.run is not None and store.code.migrations.current is None:
-        values = found.checkpoint["channel_values"]
-        lists = ((name, values[name], state) for name, state in restored.found.states.items())
-        session.given = {(place.ns, name): (value, state) for name, value, state in lists if type(value) is list}
+    if isinstance(session.run, runs.GoingRun) and store.code.migrations.current is None:
+        session.given = Given(place.ns, found.checkpoint, restored.found.states, session.run)
     if kept:
         store.code.watch.unresolved(found.config, kept)
     if store.code.watch.looks and is_filled_in(config):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from agent_ckpt.codec import frame, pieces, registry, tree
@@ -35,6 +35,7 @@ class Planner:
 
     Attributes:
         sequences, arrays: what this plan leaves under each path, for the next one.
+        untouched: by path, a state and how many leading parts of it a list is certain to have still; set by the caller.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Planner:
         self._array_before = array_before
         self.sequences: dict[str, Seq] = {}
         self.arrays: dict[str, KnownArray] = {}
+        self.untouched: Mapping[str, tuple[State, int]] = {}
 
     def plan(self, value: Any, path: str, depth: int = 0) -> Plan:
         """Plan a value.
@@ -122,7 +124,9 @@ class Planner:
         if before is not None and before.kind != tree.LIST:
             before = None
         run = before.run if before is not None else None
-        known = run.same(value) if run is not None else 0
+        state, known = self.untouched.get(path, (None, 0))
+        if state is None or state is not before:
+            known = run.same(value) if run is not None else 0
         packed: list[bytes] = []
         try:
             bodies = self._codec.encode_many(value[known:] if known else value, known, packed)
