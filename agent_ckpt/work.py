@@ -81,7 +81,8 @@ def _given_back(
         # A look into the past may show old writes; what would go on with them is told when it writes.
         if begun and not session.wrote:
             session.refused = session.refused or stuck
-    if isinstance(session.run, runs.GoingRun) and store.code.migrations.current is None:
+    # A subgraph's loop has channels of its own.
+    if begun and isinstance(session.run, runs.GoingRun) and store.code.migrations.current is None:
         session.given = Given(place.ns, found.checkpoint, restored.found.states, session.run)
     if kept:
         store.code.watch.unresolved(found.config, kept)
