@@ -169,7 +169,10 @@ def _reseal_blobs(
                     raise damaged(Place(thread_id, "", None), f"blob {number}", exc) from exc
                 again = frame.seal_blob(body, compression, new, address)
             changes.append((first_blob(into) + number, mark, again))
-        yield Statement("set_blob_as_stored" if into == thread else "insert_blob", changes, many=True)
+        if into == thread:
+            yield Statement("set_blob_as_stored", changes, many=True)
+        else:
+            yield Statement("insert_blob", changes, many=True)
         if len(page) < _PAGE:
             return
         at = page[-1][0] + 1

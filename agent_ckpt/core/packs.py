@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from agent_ckpt.backend import Program, Row, Statement
 from agent_ckpt.codec import frame, packs
@@ -153,16 +152,18 @@ def reseal(thread_id: str, source: tuple[int, bytes], target: tuple[int, bytes],
         source, target: number and secret of the threads.
         method: compression of the new frames.
     """
-    made: list[tuple[Any, ...]] = []
+    made: list[tuple[int, int, bytes]] = []
     for number, _, items, pack in (yield from every(*source)):
         try:
-            again = pack.again(method, target[1])
+            made.append((first_blob(target[0]) + number, items, pack.again(method, target[1])))
         except frame.FrameError as exc:
             raise damaged(Place(thread_id, "", None), f"blob {number}", exc) from exc
-        blob = first_blob(target[0]) + number
-        made.append((blob, again) if source[0] == target[0] else (blob, items, again))
-    if made:
-        yield Statement("set_pack_as_stored" if source[0] == target[0] else "insert_pack", made, many=True)
+    if not made:
+        return
+    if source[0] == target[0]:
+        yield Statement("set_pack_as_stored", [(pack, framed) for pack, _, framed in made], many=True)
+    else:
+        yield Statement("insert_pack", made, many=True)
 
 
 def put_back(thread_id: str, row: ThreadRow, kept: set[int]) -> Program[None]:
