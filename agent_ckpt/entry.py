@@ -52,7 +52,6 @@ def begin(
     if session is not carried:
         refused = rules.refusal(place, restored, permit, uses=is_a_run(config))
         if refused is not None and rules.run:
-            runs.abandon(session)
             raise refused
         # What isn't a run may only want to read: it is told when it writes.
         session.refused = refused
@@ -128,12 +127,8 @@ def _start(
             return restored
         rules = store.rules(session.thread_id, session)
         claim = Call(partial(flight.claim_what_is_left, place.thread_id, session, rules), write=True)
-        try:
-            with runs.writing(session):
-                answer: flight.Claim = yield claim
-        except BaseException:
-            runs.abandon(session)
-            raise
+        with runs.writing(session):
+            answer: flight.Claim = yield claim
         refused = answer.refused
         if refused is None:
             session.claimed = answer.made

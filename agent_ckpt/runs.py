@@ -4,8 +4,9 @@ LangGraph tells a checkpointer when a run restores its thread, but not when the 
 that executes a run unwinds an exit stack when the run is over, whichever way it ends: it returned,
 stopped at a breakpoint or at the recursion limit, raised, was cancelled, or its half-read stream
 was closed or collected. So the end is entered there, first, which makes it the last thing to be
-unwound, after all that the run still had to store. A config, a state or a traceback that user code
-keeps holds no run alive.
+unwound, after all that the run still had to store. A loop that fails while it is entered never
+unwinds it; such an error reaches the run's callback manager, where the end is entered too. A config,
+a state or a traceback that user code keeps holds no run alive.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Protocol
 
+from langchain_core.callbacks import BaseCallbackHandler
 from langgraph.types import Command
 
 from agent_ckpt.core.flight import Rules, nobody
 from agent_ckpt.core.session import Session, cancelled
-from agent_ckpt.model import Holder
+from agent_ckpt.model import FROZEN_S, Holder
 
 _ENTERING = frozenset(("__enter__", "__aenter__"))
 _LOOPS = "langgraph.pregel"
@@ -48,8 +50,12 @@ class Board(Protocol):
     def token(self) -> bytes:
         """Four bytes that begin the ids of this process's sessions."""
 
-    def publish(self, number: int, base: int) -> int | None:
-        """Show a run; returns its slot, or None where others can't be told."""
+    def publish(self, number: int, base: int, is_turned: Callable[[], bool]) -> int | None:
+        """Show a run; returns its slot, or None where others can't be told.
+
+        Args:
+            is_turned: whether it can do anything just now; asked now and then, on any OS thread.
+        """
 
     def renew(self, slot: int) -> None: ...
 
@@ -107,6 +113,18 @@ def position() -> tuple[int, int]:
     return threading.get_ident(), id(task) if task is not None else 0
 
 
+class _Failure(BaseCallbackHandler):
+    """Ends a run whose loop raised before it was entered; of one that was left it has nothing to do."""
+
+    run_inline = True
+
+    def __init__(self, run: GoingRun) -> None:
+        self._run = run
+
+    def on_chain_error(self, error: BaseException, **_: Any) -> None:  # noqa: ARG002
+        self._run.drop()
+
+
 class GoingRun:
     """A run from its restore to its end, and to the end of the last write that it began.
 
@@ -131,12 +149,18 @@ class GoingRun:
         self._shown = 0.0
         self.board = board
         self._pid = os.getpid()
-        self._loop = weakref.ref(loop, lambda _: self._dropped())
+        self._loop = weakref.ref(loop, lambda _: self.drop())
+        self._turns = asyncio.get_running_loop() if hasattr(loop, "__aenter__") else None
+        self._turned = self.began
         self._over, self._over_since = False, 0.0
         # Re-entrant, as a collected loop may end its run at any moment.
         self._lock = threading.RLock()
         _going[session.id] = self
         loop.stack.push(self._left)
+        manager = getattr(loop, "manager", None)
+        if manager is not None:
+            # A list of its own: LangChain lets others that were made from one manager share one.
+            manager.handlers = [*manager.handlers, _Failure(self)]
 
     @property
     def ended(self) -> bool:
@@ -171,8 +195,9 @@ class GoingRun:
             self._refuse_the_late()
         self.end()
 
-    def _dropped(self) -> None:
-        # Cancelled while it was entered, say: what it has handed to a worker may come late, and finds its end here.
+    def drop(self) -> None:
+        """It is over without having been left: it failed or was cancelled while it was entered, or was collected."""
+        # What it has handed to a worker may come late, and finds its end here.
         if not self._over:
             self._refuse_the_late()
             self.end()
@@ -182,7 +207,7 @@ class GoingRun:
 
     def begin_write(self) -> None:
         """It is about to write: show it to the other processes, and that it does something."""
-        self.renewed = now = time.monotonic()
+        self.renewed = self._turned = now = time.monotonic()
         self.writing = True
         with self._lock:
             self.pending += 1
@@ -191,7 +216,7 @@ class GoingRun:
                     self._shown = now
                     self.board.renew(self.slot)
             elif not self._over:
-                self.slot = self.board.publish(int.from_bytes(self.session_id[4:], "big"), self.base)
+                self.slot = self.board.publish(int.from_bytes(self.session_id[4:], "big"), self.base, self.is_turned)
 
     def end_write(self) -> None:
         """That write is done, or was refused."""
@@ -200,6 +225,22 @@ class GoingRun:
             last = self._over and not self.pending
         if last:
             self.end()
+
+    def is_turned(self) -> bool:
+        """Whether it can do anything just now; one whose event loop was closed never can again, and has ended."""
+        if self._turns is None:
+            return True
+        if self._turns.is_closed():
+            self.drop()
+        if not self._turns.is_running():
+            return False
+        self._turned = time.monotonic()
+        return True
+
+    def holds(self, ttl_s: float) -> bool:
+        """Whether it keeps newcomers out."""
+        frozen = not self.is_turned() and time.monotonic() - self._turned > FROZEN_S
+        return not (self.ended or frozen or time.monotonic() - self.renewed > ttl_s)
 
     def channel(self, name: str) -> Any:
         """LangGraph's channel of a name, or None where there is none, or the loop is gone."""
@@ -286,7 +327,8 @@ class Runs:
         """
         for run in list(_going.values()):
             same = run.thread_id == session.thread_id and run.base == session.base and run.board is self._board
-            if same and run.writing and not run.ended and run.session_id != session.id and run.position != position():
+            other = run.session_id != session.id and run.position != position()
+            if same and other and run.writing and run.holds(self._ttl_s):
                 return run.holder()
         return None
 
@@ -294,7 +336,7 @@ class Runs:
         """The run that is going under a session's id, in this process or another; None: none is."""
         run = _going.get(session_id)
         if run is not None:
-            return None if run.ended or time.monotonic() - run.renewed > self._ttl_s else run.holder()
+            return run.holder() if run.holds(self._ttl_s) else None
         return self._board.look(session_id, self._ttl_s)
 
 
