@@ -61,6 +61,7 @@ class RunBoard:
         self._slots = 0
         self._shown: dict[int, Callable[[], bool]] = {}
         self._works = path is not None and fcntl is not None
+        self._told = False
         self._woken = threading.Event()
         fork.register(self)
 
@@ -83,9 +84,9 @@ class RunBoard:
                 now = time.monotonic_ns()
                 os.pwrite(descriptor, _SLOT.pack(number, 1, now, now, now, base), _offset(slot))
             except OSError as exc:
-                self._works = False
-                log.warning("other processes can't see the runs of this one on %s: %s", self._path, exc.strerror)
+                self._tell(exc)
                 return None
+            self._told = False
             self._slots = max(self._slots, slot + 1)
             self._shown[slot] = is_turned
             self._woken.set()
@@ -110,8 +111,17 @@ class RunBoard:
     def show_life(self) -> None:
         """Let other processes see that this one lives, though it runs nothing yet."""
         if self._works:
-            with self._lock, contextlib.suppress(OSError):
-                self._open()
+            with self._lock:
+                try:
+                    self._open()
+                except OSError as exc:
+                    self._tell(exc)
+
+    def _tell(self, exc: OSError) -> None:
+        # A full disk, say: the next run, or the next write of this one, tries again.
+        if not self._told:
+            log.warning("other processes can't see the runs and leases of this one on %s: %s", self._path, exc.strerror)
+        self._told = True
 
     def alive(self, token: bytes) -> bool:
         """Whether the process lives whose sessions' ids begin so; True where that can't be told."""
@@ -186,7 +196,12 @@ class RunBoard:
                 break
             # Another process swept it away before it was locked.
             os.close(descriptor)
-        os.pwrite(descriptor, _HEAD.pack(_MAGIC, os.getpid()), 0)
+        try:
+            os.pwrite(descriptor, _HEAD.pack(_MAGIC, os.getpid()), 0)
+        except OSError:
+            os.unlink(name)
+            os.close(descriptor)
+            raise
         self._descriptor = descriptor
         threading.Thread(target=_beat, args=(self, descriptor), name="agent_ckpt-runs", daemon=True).start()
         return descriptor
