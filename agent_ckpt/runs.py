@@ -113,6 +113,16 @@ def position() -> tuple[int, int]:
     return threading.get_ident(), id(task) if task is not None else 0
 
 
+def _serves_many() -> bool:
+    """Whether this is an OS thread of a pool, which may have been given to another caller since."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "_worker" and frame.f_globals.get("__name__") == "concurrent.futures.thread":
+            return True
+        frame = frame.f_back
+    return False
+
+
 class _Failure(BaseCallbackHandler):
     """Ends a run whose loop raised before it was entered; of one that was left it has nothing to do."""
 
@@ -307,7 +317,10 @@ class Runs:
             outer: the session of the run inside whose node we are, if any.
         """
         run = left.run if left is not None and left is not own and left is not outer else None
-        if not isinstance(run, GoingRun) or run.ended or run.position != position() or run.is_executing():
+        here = position()
+        if not isinstance(run, GoingRun) or run.ended or run.position != here or run.is_executing():
+            return None
+        if here[1] == 0 and _serves_many():
             return None
         return run
 

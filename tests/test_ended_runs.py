@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from agent_ckpt import AgentSaver, ThreadConflictError, runs
 from agent_ckpt.sqlite import board
 from tests.conftest import Api, until
 from tests.flight_workers import CONFIG, assistant, finish, go_on, refused
-from tests.race_workers import CONTEXT, WATCHDOG_S, Counter, Worker
+from tests.race_workers import CONTEXT, WATCHDOG_S, Counter, Worker, counter_graph
 
 FIRST = ["look first", "", "seen", "answer to seen"]
 
@@ -296,3 +297,16 @@ def test_a_loop_that_was_closed(saver: AgentSaver, monkeypatch: pytest.MonkeyPat
     assert not runs._going
     with pytest.raises(ThreadConflictError):
         kept.finish()
+
+
+def test_a_pools_thread_serves_many_callers(saver: AgentSaver) -> None:
+    """A stream of which an OS thread of a pool has read the first part isn't left by its caller when that thread serves
+    another one: this one is told, and the stream can be read to its end elsewhere."""
+    graph = counter_graph(saver)
+    with ThreadPoolExecutor(1) as pool:
+        stream = graph.stream({"n": 0}, CONFIG, stream_mode="values", durability="sync")
+        first = pool.submit(next, stream).result(WATCHDOG_S)
+        told = pool.submit(lambda: refused(lambda: graph.invoke({"n": 0}, CONFIG))).result(WATCHDOG_S)
+    assert told is not None
+    assert told["reason"] == "busy"
+    assert [first, *stream] == [{"n": 0}, {"n": 1}]
