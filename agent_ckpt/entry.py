@@ -9,7 +9,7 @@ from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 
-from agent_ckpt import restore_rules, runs
+from agent_ckpt import loops, restore_rules, runs
 from agent_ckpt.carrier import is_a_run
 from agent_ckpt.core import flight, read
 from agent_ckpt.core.session import Session, busy, overtaken
@@ -46,7 +46,7 @@ def begin(
     refused = rules.refusal(place, restored, permit, uses=False) if session is not carried else None
     if refused is not None and rules.run:
         raise refused
-    loop = runs.loop_around() if is_a_run(config) else None
+    loop = loops.loop_around() if is_a_run(config) else None
     if loop is not None:
         restored = yield from _start(store, place, restored, session, loop, moving)
     if session is not carried:
@@ -123,7 +123,7 @@ def _start(
     for _ in range(PLANS_AT_MOST):
         restored = yield from _let_in(store, place, restored, session, moving)
         store.runs.begin(session, loop)
-        if not runs.goes_on(loop, restored.found.row.run_id if restored.found is not None else None):
+        if not loops.goes_on(loop, restored.found.row.run_id if restored.found is not None else None):
             return restored
         rules = store.rules(session.thread_id, session)
         claim = Call(partial(flight.claim_what_is_left, place.thread_id, session, rules), write=True)

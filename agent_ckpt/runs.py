@@ -13,30 +13,22 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any, Protocol
 
 from langchain_core.callbacks import BaseCallbackHandler
-from langgraph.types import Command
 
+from agent_ckpt import loops
 from agent_ckpt.core.flight import Rules, nobody
 from agent_ckpt.core.session import Session, cancelled
 from agent_ckpt.model import FROZEN_S, Holder
 
-_ENTERING = frozenset(("__enter__", "__aenter__"))
-_LOOPS = "langgraph.pregel"
-_DRIVING = frozenset(("stream", "astream"))
-_FRAMES_AT_MOST = 16
 LAST_WRITE_S = 5.0
 """How long a run that is over is waited for to store what it has begun to store."""
-_INTERRUPT_ID_SIZE = 32
-_HEX = frozenset("0123456789abcdef")
 _SHOWN_EVERY_S = 0.05
 """How often a run shows the other processes that it does something, at most."""
 
@@ -71,58 +63,6 @@ class Board(Protocol):
         """The run of another process that is going under this session's id, or None."""
 
 
-def loop_around() -> Any:
-    """The LangGraph loop that is entered right now further up this call stack, or None."""
-    frame = sys._getframe(1)
-    for _ in range(_FRAMES_AT_MOST):
-        code = frame.f_code
-        if code.co_name in _ENTERING and str(frame.f_globals.get("__name__", "")).startswith(_LOOPS):
-            loop = frame.f_locals.get("self")
-            return loop if hasattr(getattr(loop, "stack", None), "callback") else None
-        if frame.f_back is None:
-            return None
-        frame = frame.f_back
-    return None
-
-
-def goes_on(loop: Any, run_id: str | None) -> bool:
-    """Whether a run begins with the open tasks of its thread, and stores nothing before the first of them is done.
-
-    Args:
-        run_id: of the run that stored the checkpoint; LangGraph takes a run of the same id for its continuation.
-    """
-    given = loop.input
-    if isinstance(given, Command):
-        # The answers to interrupts that are named by their ids are not stored as writes; any other dict is one answer.
-        answers = given.resume
-        by_id = isinstance(answers, dict) and all(map(_is_interrupt_id, answers))
-        return by_id and not given.update and not given.goto
-    return given is None or (run_id is not None and loop.config.get("metadata", {}).get("run_id") == run_id)
-
-
-def _is_interrupt_id(key: Any) -> bool:
-    return isinstance(key, str) and len(key) == _INTERRUPT_ID_SIZE and set(key) <= _HEX
-
-
-def position() -> tuple[int, int]:
-    """Which OS thread, and which task of an event loop on it, is at work."""
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:
-        task = None
-    return threading.get_ident(), id(task) if task is not None else 0
-
-
-def _serves_many() -> bool:
-    """Whether this is an OS thread of a pool, which may have been given to another caller since."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_name == "_worker" and frame.f_globals.get("__name__") == "concurrent.futures.thread":
-            return True
-        frame = frame.f_back
-    return False
-
-
 class _Failure(BaseCallbackHandler):
     """Ends a run whose loop raised before it was entered; of one that was left it has nothing to do."""
 
@@ -152,7 +92,7 @@ class GoingRun:
         self.session = session
         self.session_id, self.thread_id, self.base = session.id, session.thread_id, session.base
         self.began = self.renewed = time.monotonic()
-        self.position = position()
+        self.position = loops.position()
         self.slot: int | None = None
         self.writing = False
         self.pending = 0
@@ -256,17 +196,10 @@ class GoingRun:
         """LangGraph's channel of a name, or None where there is none, or the loop is gone."""
         return (getattr(self._loop(), "channels", None) or {}).get(name)
 
-    def is_executing(self) -> bool:
-        """Whether some OS thread is inside it right now."""
-        loop = self._loop()
-        for frame in list(sys._current_frames().values()):
-            at: FrameType | None = frame
-            while at is not None:
-                drives = at.f_code.co_name in _DRIVING and str(at.f_globals.get("__name__", "")).startswith(_LOOPS)
-                if drives and loop is not None and at.f_locals.get("loop") is loop:
-                    return True
-                at = at.f_back
-        return False
+    @property
+    def loop(self) -> Any:
+        """LangGraph's loop, or None once it is gone."""
+        return self._loop()
 
     def holder(self) -> Holder:
         return Holder(self._pid, time.monotonic() - self.began, self.base)
@@ -317,10 +250,10 @@ class Runs:
             outer: the session of the run inside whose node we are, if any.
         """
         run = left.run if left is not None and left is not own and left is not outer else None
-        here = position()
-        if not isinstance(run, GoingRun) or run.ended or run.position != here or run.is_executing():
+        here = loops.position()
+        if not isinstance(run, GoingRun) or run.ended or run.position != here or loops.is_driven(run.loop):
             return None
-        if here[1] == 0 and _serves_many():
+        if here[1] == 0 and loops.serves_many():
             return None
         return run
 
@@ -340,7 +273,7 @@ class Runs:
         """
         for run in list(_going.values()):
             same = run.thread_id == session.thread_id and run.base == session.base and run.board is self._board
-            other = run.session_id != session.id and run.position != position()
+            other = run.session_id != session.id and run.position != loops.position()
             if same and other and run.writing and run.holds(self._ttl_s):
                 return run.holder()
         return None

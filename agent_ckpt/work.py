@@ -14,7 +14,7 @@ from langgraph.checkpoint.base import (
     CheckpointTuple,
 )
 
-from agent_ckpt import restore_rules, runs
+from agent_ckpt import loops, restore_rules, runs
 from agent_ckpt.carrier import config_for, is_filled_in, place_of
 from agent_ckpt.core import manage, read
 from agent_ckpt.core import put as putting
@@ -45,7 +45,7 @@ def touch() -> Steps[None]:
 def get_tuple(store: Store, config: RunnableConfig) -> Steps[CheckpointTuple | None]:
     place = place_of(config)
     session = store.carrier.inherited(config)
-    if session is not None and session.refused is not None and runs.loop_around() is not None:
+    if session is not None and session.refused is not None and loops.loop_around() is not None:
         # Nodes would follow. Who only looks, perhaps long after the run, is shown what is stored.
         raise session.refused
     rules = restore_rules.Rules.of(config, store.options.stale_checkpoint) if session is None else None
@@ -75,7 +75,7 @@ def _given_back(
     found = store.code.migrations.apply(reading.checkpoint_tuple(restored.found, session), versions)
     stuck = store.code.migrations.stuck(found, versions)
     if stuck is not None:
-        if place.checkpoint_id is None or runs.loop_around() is not None:
+        if place.checkpoint_id is None or loops.loop_around() is not None:
             raise stuck
         # A look into the past may show old writes; what would go on with them is told when it writes.
         if begun and not session.wrote:
@@ -85,7 +85,7 @@ def _given_back(
     if kept:
         store.code.watch.unresolved(found.config, kept)
     if store.code.watch.looks and is_filled_in(config):
-        store.code.watch.restored(found, runs.loop_around())
+        store.code.watch.restored(found, loops.loop_around())
     return found
 
 
