@@ -42,7 +42,7 @@ class Given:
             run: the run.
         """
         values = checkpoint["channel_values"]
-        lists = {name: (values[name], state) for name, state in states.items() if type(values[name]) is list}
+        lists = {name: (values[name], state) for name, state in states.items() if type(values.get(name)) is list}
         self._ns, self._run = ns, run
         self._lists = {name: found for name, found in lists.items() if len(found[0]) == len(found[1].bodies)}
         # LangGraph gives messages that have no id one, in place.

@@ -79,7 +79,7 @@ class GoingRun:
     """A run from its restore to its end, and to the end of the last write that it began.
 
     Attributes:
-        session: its session.
+        session_id, thread_id, base: its session's.
         began, renewed: monotonic seconds: when it restored, when it last wrote.
         position: the OS thread and the task that it began in.
         board: where other processes see it, once it writes.
@@ -89,7 +89,8 @@ class GoingRun:
     """
 
     def __init__(self, session: Session, loop: Any, board: Board) -> None:
-        self.session = session
+        # Weak, as the session refers to it. Whatever may still write holds the session.
+        self._session = weakref.ref(session)
         self.session_id, self.thread_id, self.base = session.id, session.thread_id, session.base
         self.began = self.renewed = time.monotonic()
         self.position = loops.position()
@@ -153,7 +154,9 @@ class GoingRun:
             self.end()
 
     def _refuse_the_late(self) -> None:
-        self.session.refused = self.session.refused or cancelled(self.session)
+        session = self._session()
+        if session is not None:
+            session.refused = session.refused or cancelled(session)
 
     def begin_write(self) -> None:
         """It is about to write: show it to the other processes, and that it does something."""

@@ -42,7 +42,7 @@ class HeldLease(Protocol):
         """The id under which it is held; None once it was given back."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Session:
     """One restore and what follows it.
 
