@@ -101,7 +101,9 @@ class GoingRun:
         self.board = board
         self._pid = os.getpid()
         self._loop = weakref.ref(loop, lambda _: self.drop())
-        self._turns = asyncio.get_running_loop() if hasattr(loop, "__aenter__") else None
+        self._turns: asyncio.AbstractEventLoop | None = (
+            asyncio.get_running_loop() if hasattr(loop, "__aenter__") else None
+        )
         self._turned = self.began
         self._over, self._over_since = False, 0.0
         # Re-entrant, as a collected loop may end its run at any moment.
@@ -135,7 +137,7 @@ class GoingRun:
             self._over = True
             if self.pending:
                 return
-            slot, self.slot = self.slot, None
+            slot, self.slot, self._turns = self.slot, None, None
         _going.pop(self.session_id, None)
         if slot is not None:
             self.board.withdraw(slot)
@@ -181,11 +183,12 @@ class GoingRun:
 
     def is_turned(self) -> bool:
         """Whether it can do anything just now; one whose event loop was closed never can again, and has ended."""
-        if self._turns is None:
+        turns = self._turns
+        if turns is None:
             return True
-        if self._turns.is_closed():
+        if turns.is_closed():
             self.drop()
-        if not self._turns.is_running():
+        if not turns.is_running():
             return False
         self._turned = time.monotonic()
         return True
