@@ -20,6 +20,7 @@ from typing import Any, TypedDict
 
 import attrs
 import numpy as np
+import ormsgpack
 import pytest
 from langchain_core import messages as lc
 from langchain_core.messages import HumanMessage
@@ -39,7 +40,7 @@ from agent_ckpt import (
     UsageError,
     ValueNotStorableError,
 )
-from agent_ckpt.codec import encoder, foreign, frame, registry
+from agent_ckpt.codec import encoder, foreign, frame, registry, typed
 from agent_ckpt.codec.encoder import Encoder
 from agent_ckpt.codec.gate import Gate, UnresolvedError
 from agent_ckpt.codec.plan import Planner
@@ -354,6 +355,8 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "structured array of objects": lambda: np.zeros(2, dtype=[("a", "O")]),
     "dict view": lambda: {}.keys(),
     "user dict": collections.UserDict,
+    "extension of msgpack": lambda: ormsgpack.Ext(typed.TUPLE, b"\x91\x01"),
+    "piece of msgpack": lambda: ormsgpack.Fragment(b"\x01"),
     "traceback holder": lambda: types.TracebackType(None, sys._getframe(), 0, 1),
 }
 

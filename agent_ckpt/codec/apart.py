@@ -88,7 +88,7 @@ class Apart:
     def _message(self, value: Any, cls: type) -> Taken:
         if value.__pydantic_private__ is not None:
             return self._object(value, cls)
-        content = [messages.NUMBERS[cls], value.__dict__, sorted(value.__pydantic_fields_set__)]
+        content = [messages.NUMBERS[cls], messages.names_of(value), value.__dict__]
         if value.__pydantic_extra__:
             content.append(value.__pydantic_extra__)
         return typed.MESSAGE, content, FIELDS

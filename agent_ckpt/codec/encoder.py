@@ -16,7 +16,7 @@ import ormsgpack
 from agent_ckpt.codec import frame, kinds, typed
 from agent_ckpt.codec.apart import PLAIN_PARTS, SAME, Apart
 from agent_ckpt.codec.gate import Gate
-from agent_ckpt.codec.pack import EXACT, PackError, may_hold_bytes, refuse_other_bytes
+from agent_ckpt.codec.pack import EXACT, PackError, are_extensions_about, is_doubtful, look_through
 from agent_ckpt.codec.room import LEVELS, in_room
 from agent_ckpt.codec.unstorable import DEEPEST, TOO_DEEP, Unstorable
 
@@ -31,6 +31,7 @@ _PLAIN = bytes((frame.PLAIN,))
 _TYPED = bytes((frame.TYPED,))
 _WALKED = frozenset((list, dict, bytes, bytearray, memoryview, str, int, float, bool, type(None)))
 """Types that msgpack has a form for, if not always the right one."""
+_LOOKED_AT = _WALKED | {ormsgpack.Ext, ormsgpack.Fragment}
 
 
 class _Between:
@@ -55,11 +56,12 @@ class Encoder:
         secrets_allowed: whether a SecretStr or SecretBytes may be kept.
     """
 
-    __slots__ = ("_apart", "_extended", "_flags", "_inside", "_same", "_stopped", "_ways")
+    __slots__ = ("_all_doubtful", "_apart", "_extended", "_flags", "_inside", "_same", "_stopped", "_ways")
 
     def __init__(self, gate: Gate, *, lenient: bool = False, secrets_allowed: bool = True) -> None:
         self._apart = Apart(gate.under(None), lenient, secrets_allowed)
         self._inside = 0
+        self._all_doubtful = False
         self._extended = False
         self._flags: list[bool] = []
         self._same: dict[int, tuple[Any, Any]] = {}
@@ -99,7 +101,7 @@ class Encoder:
         except PackError:
             pass
         else:
-            return None if may_hold_bytes(packed) and not _looked_through(values) else _pieces(packed, len(values))
+            return None if is_doubtful(packed) and not _looked_through(values) else _pieces(packed, len(values))
         marked[::2] = [_BETWEEN] * len(values)
         self._flags = []
         pieces = _pieces(self._tried(marked, values), len(values))
@@ -113,6 +115,7 @@ class Encoder:
     def _tried(self, value: Any, values: Sequence[Any] | None = None) -> bytes | None:
         self._inside = 0
         self._extended = False
+        self._all_doubtful = are_extensions_about()
         try:
             packed = _packb(value, default=self._extension, option=EXACT)
         except (PackError, RecursionError):
@@ -120,7 +123,8 @@ class Encoder:
                 # msgpack makes an error of its own of whatever is raised under it, an interrupt too.
                 raise self._stopped from None
             return None
-        if may_hold_bytes(packed) and not _looked_through((value,) if values is None else values):
+        doubtful = 0xC4 in packed or 0xC5 in packed or 0xC6 in packed or self._all_doubtful
+        if doubtful and not _looked_through((value,) if values is None else values):
             return None
         return packed
 
@@ -160,8 +164,9 @@ class Encoder:
         else:
             whole = content[0] if code == _SNAPSHOT else content
             packed = _packb(whole, default=self._extension, option=EXACT)
-            if step is not PLAIN_PARTS and (b"\xc4" in packed or b"\xc5" in packed or b"\xc6" in packed):
-                refuse_other_bytes(content)
+            doubtful = 0xC4 in packed or 0xC5 in packed or 0xC6 in packed or self._all_doubtful
+            if doubtful and step is not PLAIN_PARTS:
+                look_through(content)
         self._inside -= 1
         return packed
 
@@ -279,12 +284,12 @@ def _pieces(packed: bytes | None, size: int) -> list[bytes] | None:
 
 
 def _looked_through(values: Sequence[Any]) -> bool:
-    """Whether no bytearray or memoryview stands in values that msgpack has walked: it takes these for bytes."""
+    """Whether nothing stands in values that msgpack has walked that it packs like something else."""
     # Of everything else what is in it was looked at where it was packed.
-    if _WALKED.isdisjoint(map(type, values)):
+    if _LOOKED_AT.isdisjoint(map(type, values)):
         return True
     try:
-        refuse_other_bytes(list(values))
+        look_through(list(values))
     except PackError:
         return False
     return True

@@ -7,7 +7,7 @@ from typing import Any
 
 from agent_ckpt.codec import frame, pieces, registry, tree
 from agent_ckpt.codec.arrays import KnownArray, describe, smallest_body
-from agent_ckpt.codec.messages import Run
+from agent_ckpt.codec.stretches import Packed, Run
 from agent_ckpt.codec.tree import Kept, Plan, Seq, State
 from agent_ckpt.codec.values import DeltaSnapshot, ValueCodec
 from agent_ckpt.model import Entry
@@ -123,7 +123,7 @@ class Planner:
             before = None
         run = before.run if before is not None else None
         known = run.same(value) if run is not None else 0
-        packed: list[bytes] = []
+        packed: list[Packed] = []
         try:
             bodies = self._codec.encode_many(value[known:] if known else value, known, packed)
         except Exception as exc:

@@ -18,17 +18,19 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from agent_ckpt.codec import foreign, frame, messages, secrets
 from agent_ckpt.codec.encoder import Encoder
 from agent_ckpt.codec.gate import Gate, UnresolvedError
-from agent_ckpt.codec.messages import PACKED, STRETCH, Template
+from agent_ckpt.codec.messages import STRETCH, Template
 from agent_ckpt.codec.pack import (
     PackError,
     UnpackError,
     pack,
+    settle,
     unpack,
     unpack_bodies,
     unpack_joined,
 )
 from agent_ckpt.codec.room import in_room
 from agent_ckpt.codec.secrets import SecretInClearError, refuse_secrets
+from agent_ckpt.codec.stretches import PACKED, Packed, pack_stretch
 from agent_ckpt.codec.typed import TypedReader
 from agent_ckpt.codec.unstorable import DEEPEST, TOO_DEEP, Unstorable, short
 from agent_ckpt.errors import ValueNotStorableError
@@ -128,24 +130,24 @@ class ValueCodec:
         except Exception:
             return _TYPED + encoder.encode({key: _kept(encoder, part) for key, part in dict(value).items()})
 
-    def encode_many(self, values: Sequence[Any], first: int = 0, packed: list[bytes] | None = None) -> list[bytes]:
+    def encode_many(self, values: Sequence[Any], first: int = 0, packed: list[Packed] | None = None) -> list[bytes]:
         """The bodies of many values.
 
         Args:
             values: the values.
             first: the place of the first one in the list that they are of, to name one that can't be kept.
-            packed: takes the leading stretches of plain messages as they were packed, for `messages.Run`.
+            packed: takes the leading stretches of plain messages as they were packed, for `stretches.Run`.
         """
         encoded: list[bytes] = []
         for at in range(0, len(values), PACKED):
             part = values[at : at + PACKED]
-            stretch = messages.pack_stretch(part) if self.splits and len(part) >= _MANY else None
+            stretch = pack_stretch(part) if self.splits and len(part) >= _MANY else None
             if packed is not None:
                 if stretch is not None:
                     packed.append(stretch)
                 else:
                     packed = None
-            bodies = messages.bodies_of(stretch, len(part)) if stretch is not None else self._encode_mixed(part)
+            bodies = stretch.bodies if stretch is not None else self._encode_mixed(part)
             if bodies is not None:
                 encoded += bodies
                 continue
@@ -376,5 +378,7 @@ def _children(value: Any) -> list[tuple[str, Any]]:
         return [(f".{name}", item) for name, item in fields.items()]
     return []
 
+
+settle()  # The modules above keep some for good.
 
 __all__ = ["DecodeError", "DeltaSnapshot", "PackError", "UnpackError", "UnresolvedError", "ValueCodec"]
