@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any, NoReturn
 
 import ormsgpack
@@ -25,6 +26,7 @@ _TRIED_WHOLE = 16
 _ATOMS = frozenset((type(None), bool, float, bytes))
 _packb = ormsgpack.packb
 _Ext = ormsgpack.Ext
+_TEXT = frozenset((str,))
 _SETS = (typed.SET, typed.FROZEN_SET)
 _SNAPSHOT = typed.SNAPSHOT
 _PLAIN = bytes((frame.PLAIN,))
@@ -74,7 +76,7 @@ class Encoder:
         Raises:
             Unstorable: naming the innermost part that can't be kept.
         """
-        packed = self._tried(value)
+        packed = self._tried(value) if _has_way(value) else None
         return packed if packed is not None else self._walk(value, 0, tried=True)
 
     def body(self, value: Any) -> bytes:
@@ -83,7 +85,7 @@ class Encoder:
         Raises:
             Unstorable: as `encode`.
         """
-        packed = self._tried(value)
+        packed = self._tried(value) if _has_way(value) else None
         if packed is None:
             return _TYPED + self._walk(value, 0, tried=True)
         return (_TYPED if self._extended else _PLAIN) + packed
@@ -191,7 +193,7 @@ class Encoder:
             return _packb(value)
         if depth > DEEPEST:
             return self._walk(self._apart.refuse(value, TOO_DEEP, "break the cycle, or flatten it"), 0)
-        if depth < _TRIED_WHOLE and not tried:
+        if depth < _TRIED_WHOLE and not tried and _has_way(value):
             packed = self._tried(value)
             if packed is not None:
                 return packed
@@ -248,7 +250,8 @@ class Encoder:
     def _dict(self, value: dict[Any, Any], depth: int) -> bytes:
         keys = _packed_keys(value)
         if keys is None:
-            return _packb(ormsgpack.Ext(typed.MAP, self._pairs(value, depth)))
+            packed = self._tried(list(chain.from_iterable(value.items()))) if depth < _TRIED_WHOLE else None
+            return _packb(_Ext(typed.MAP, packed if packed is not None else self._pairs(value, depth)))
         return _map_head(len(keys)) + self._named(value, depth, "[{!r:.60}]", keys)
 
     def _named(self, named: dict[str, Any], depth: int, step: str, keys: list[bytes] | None = None) -> bytes:
@@ -275,6 +278,11 @@ class Encoder:
             except Unstorable as exc:
                 _further_out(exc, f"[{key!r:.60}]" if type(key) in (str, int, float, bool) else ".<value>")
         return _joined(encoded)
+
+
+def _has_way(value: Any) -> bool:
+    """Whether msgpack may have a form for a value, as far as a look at its keys tells."""
+    return type(value) is not dict or _TEXT.issuperset(map(type, value))
 
 
 def _pieces(packed: bytes | None, size: int) -> list[bytes] | None:

@@ -112,12 +112,11 @@ class ValueCodec:
                 refuse_secrets(value)
             kind, data = self._serde.dumps_typed(value)
             return _SERDE + pack([kind, bytes(data)])
-        number = messages.NUMBERS.get(type(value))
-        if number is not None:
-            packed = messages.encode(value, number)
-            if packed is not None:
-                return _MESSAGE + packed
-        return Encoder(self._gate, secrets_allowed=self.secrets_allowed).body(value)
+        packed = _message(value)
+        return packed if packed is not None else self._encoder().body(value)
+
+    def _encoder(self) -> Encoder:
+        return Encoder(self._gate, secrets_allowed=self.secrets_allowed)
 
     def encode_leniently(self, value: Any) -> bytes:
         """The body of a value of metadata: a text stands in the place of a part that can't be kept."""
@@ -151,9 +150,11 @@ class ValueCodec:
             if bodies is not None:
                 encoded += bodies
                 continue
+            encode = self._encoder().body if self.splits else self.encode
             for value in part:
                 try:
-                    encoded.append(self.encode(value))
+                    message = _message(value) if self.splits else None
+                    encoded.append(message if message is not None else encode(value))
                 except Unstorable as exc:
                     exc.item = first + len(encoded)
                     raise
@@ -163,7 +164,7 @@ class ValueCodec:
         """The bodies of values other than messages in one call of msgpack, or None where that can't be."""
         if not self.splits or len(values) < _MANY or not messages.NUMBERS.keys().isdisjoint(map(type, values)):
             return None
-        return Encoder(self._gate, secrets_allowed=self.secrets_allowed).bodies(values)
+        return self._encoder().bodies(values)
 
     def decode(self, body: bytes) -> Any:
         """The value of a body; a fresh object at every call.
@@ -313,6 +314,13 @@ class ValueCodec:
             except Exception:
                 return self._at_fault(child, path + suffix, depth + 1, inside | {id(value)})
         return path, value
+
+
+def _message(value: Any) -> bytes | None:
+    """The body of a message that holds plain data alone, else None."""
+    number = messages.NUMBERS.get(type(value))
+    packed = messages.encode(value, number) if number is not None else None
+    return _MESSAGE + packed if packed is not None else None
 
 
 def _kept(encoder: Encoder, part: Any) -> Any:
