@@ -16,7 +16,7 @@ import zoneinfo
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 import attrs
 import numpy as np
@@ -333,6 +333,11 @@ def _local() -> Any:
     return Local()
 
 
+def _with_attribute(value: Any) -> Any:
+    value.note = 1
+    return value
+
+
 REFUSED: dict[str, Callable[[], Any]] = {
     "plain object": Plain,
     "subclass of dict": lambda: MyDict(a=1),
@@ -355,6 +360,11 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "structured array of objects": lambda: np.zeros(2, dtype=[("a", "O")]),
     "dict view": lambda: {}.keys(),
     "user dict": collections.UserDict,
+    "ordered dict with an attribute": lambda: _with_attribute(collections.OrderedDict(a=1)),
+    "counter with an attribute": lambda: _with_attribute(collections.Counter("a")),
+    "chain map with an attribute": lambda: _with_attribute(collections.ChainMap({})),
+    "unpacked alias": lambda: next(iter(tuple[int, ...])),
+    "type of no class": lambda: ClassVar[int],
     "extension of msgpack": lambda: ormsgpack.Ext(typed.TUPLE, b"\x91\x01"),
     "piece of msgpack": lambda: ormsgpack.Fragment(b"\x01"),
     "traceback holder": lambda: types.TracebackType(None, sys._getframe(), 0, 1),

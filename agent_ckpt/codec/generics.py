@@ -132,7 +132,7 @@ def tree_of(argument: Any) -> list[Any]:
     for name, known in _NAMED.items():
         if argument is known:
             return ["named", name]
-    if isinstance(argument, types.GenericAlias):
+    if isinstance(argument, types.GenericAlias) and not argument.__unpacked__:
         return ["of", tree_of(argument.__origin__), list(map(tree_of, argument.__args__))]
     if isinstance(argument, types.UnionType):
         return ["|", list(map(tree_of, argument.__args__))]
@@ -147,7 +147,7 @@ def tree_of(argument: Any) -> list[Any]:
         return ["annotated", tree_of(argument.__origin__), list(argument.__metadata__)]
     if origin is not None and getattr(argument, "_name", None) in _ALIASES:
         return ["typing", argument._name, list(map(tree_of, argument.__args__))]
-    if type(argument) is _Generic and argument._name is None and not _runs_code(origin):
+    if type(argument) is _Generic and argument._name is None and isinstance(origin, type) and not _runs_code(origin):
         return ["generic", tree_of(origin), list(map(tree_of, argument.__args__))]
     raise NoNameError(f"the type {argument!r:.80} has no name that leads back to it")
 
