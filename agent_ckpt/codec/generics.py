@@ -109,7 +109,8 @@ def _parametrised(cls: type, arguments: list[Any], gate: Gate, label: str) -> ty
 
 
 def _runs_code(cls: type) -> bool:
-    return any(
+    """Whether code that no library wrote runs while pydantic makes a class of it."""
+    return type(cls).__module__.split(".")[0] not in _LIBRARIES or any(
         hook in vars(base) for base in cls.__mro__ if base.__module__.split(".")[0] not in _LIBRARIES for hook in _HOOKS
     )
 
