@@ -825,6 +825,21 @@ def test_a_model_that_lacks_a_field_with_a_default_is_refused() -> None:
             codec().encode([value])
 
 
+@pytest.mark.parametrize("parameter", [["class", "builtins", "float", None], ["class", kinds.__name__, "Entry", None]])
+def test_a_parametrised_model_that_hooks_in_is_found_and_never_made(parameter: Any) -> None:
+    """Where the process has not made it, a typed error says so; making it would run code of its class."""
+    before = list(kinds.Registry.known)
+    body = bytes((frame.TYPED,)) + ormsgpack.packb(
+        ormsgpack.Ext(
+            typed.OBJECT,
+            ormsgpack.packb([kinds.__name__, "Shelf", [["of", ["class", "builtins", "list", None], [parameter]]], 4]),
+        )
+    )
+    with pytest.raises(UnresolvedError, match="this process has not made it with these parameters"):
+        codec().decode(body)
+    assert kinds.Registry.known == before
+
+
 def test_a_parametrised_model_of_langgraph_is_found_where_it_was_made() -> None:
     """LangGraph stores `Box[Outer.In]` by what it is called: found where this process has made one of that name."""
     value = Box[Outer.In](item=Outer.In(3))

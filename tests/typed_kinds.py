@@ -18,7 +18,7 @@ import typing
 import uuid
 import zoneinfo
 from datetime import UTC, date, datetime, time, timedelta, timezone
-from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypedDict, TypeVar
 
 import attrs
 import numpy as np
@@ -118,6 +118,24 @@ class Small(BaseModel):
 
 
 class Box(BaseModel, Generic[T]):
+    item: T
+
+
+class Registry(BaseModel):
+    """Its classes are told of each class that is made of them."""
+
+    known: ClassVar[list[str]] = []
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.known.append(cls.__name__)
+
+
+class Entry(Registry):
+    a: int = 1
+
+
+class Shelf(Registry, Generic[T]):
     item: T
 
 
@@ -317,6 +335,8 @@ CLASSES: dict[str, Any] = {
         Box[tuple[int, ...]](item=(1,)),
         Box(item={1}),
     ],
+    "model generic that hooks in": [Shelf[int](item=1), Shelf[Entry](item=Entry()), Box[list[Entry]](item=[Entry()])],
+    "types that hook in": [Entry, list[Entry], Entry | None, Shelf[int]],
     "model picky": Picky(number=4),
     "model constructed": Small.model_construct(a="not a number"),
     "model of version 1": Old(x=1, y={"a": (1,)}),
