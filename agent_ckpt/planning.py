@@ -47,12 +47,7 @@ class Planning:
         self._rules = rules
         self._ns, self._checkpoint_id = "", ""
         self._state_version: int | None = None
-        self._planner = Planner(
-            codec,
-            self.hot.entry_of,
-            lambda path: self.hot.sequences.get((self._ns, path)),
-            lambda path: self.hot.arrays.get((self._ns, path)),
-        )
+        self._planner = Planner(codec, hot)
 
     def put(
         self,
@@ -87,7 +82,11 @@ class Planning:
             raise UsageError("the checkpoint has no id")
         place = Place(at.thread_id, at.ns, checkpoint_id)
         self._ns, self._checkpoint_id = place.ns, checkpoint_id
+        self._planner.ns = place.ns
         self._state_version = state_version_of(metadata)
+        if session is not None and session.given is not None:
+            self._planner.untouched = session.given.untouched(place.ns, checkpoint, metadata, new_versions)
+            session.given = session.given if session.given.lasts else None
         rest = {key: value for key, value in checkpoint.items() if key not in _OWN_KEYS}
         updated = checkpoint.get("updated_channels")
         body = Body(

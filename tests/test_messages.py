@@ -9,19 +9,22 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import ormsgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core import messages as lc
+from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.graph import START, MessagesState, StateGraph
 
 from agent_ckpt import AgentSaver, ValueNotStorableError
 from agent_ckpt.codec import frame, messages, stretches
 from agent_ckpt.codec.pack import pack, unpack
 from agent_ckpt.codec.values import ValueCodec
+from tests.agents import Graph
 from tests.conftest import Api
 from tests.threads import Thread, plain, query, values_at
 
@@ -349,6 +352,95 @@ def test_an_edit_in_place_in_a_long_list_is_stored(edit: Callable[[Any], Any], a
     for message, other in zip(wanted, found[:-1], strict=True):
         same(other, message)
     assert list(found[at].__dict__) == list(wanted[at].__dict__)
+
+
+def _answering(saver: AgentSaver) -> Graph:
+    def answer(state: MessagesState) -> dict[str, Any]:
+        state["messages"][0].content += " edited"  # type: ignore[operator]
+        return {"messages": [lc.AIMessage(f"{len(state['messages'])}", id=f"a{len(state['messages'])}")]}
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("answer", answer)
+    builder.add_edge(START, "answer")
+    return builder.compile(checkpointer=saver)
+
+
+def test_what_a_run_was_given_is_not_compared_before_any_code_has_seen_it(
+    saver: AgentSaver, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The puts before a run's first node look at no message of a long list; the later ones do, and store its edits."""
+    at: Any = {"configurable": {"thread_id": "t"}}
+    graph = _answering(saver)
+    compared = 0
+    same = messages.Run.same
+
+    def counting(run: messages.Run, values: list[Any]) -> int:
+        nonlocal compared
+        compared += 1
+        return same(run, values)
+
+    monkeypatch.setattr(messages.Run, "same", counting)
+    for turn in range(3):
+        compared = 0
+        more = 150 if turn == 0 else 1
+        api.invoke(
+            graph, {"messages": [lc.HumanMessage("hi", id=f"h{turn}.{n}") for n in range(more)]}, at, durability="sync"
+        )
+    history = list(saver.list(at))
+    assert [each.metadata["source"] for each in history[:3]] == ["loop", "loop", "input"]
+    assert compared == 1
+    contents = [each.checkpoint["channel_values"]["messages"][0].content for each in history[:3]]
+    assert contents == [f"hi{' edited' * count}" for count in (3, 2, 2)]
+
+
+def _stamping(left: list[Any], right: list[Any]) -> list[Any]:
+    for message in left:
+        message.additional_kwargs["stamped"] = message.additional_kwargs.get("stamped", 0) + 1
+    return [*left, *right]
+
+
+class Stamped(TypedDict):
+    messages: Annotated[list[Any], _stamping]
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["root", "subgraph"])
+def test_a_reducer_that_edits_what_is_there_is_seen(nested: bool, saver: AgentSaver, api: Api) -> None:
+    """Only LangGraph's own reducer is trusted to change no message: what another one edits before the first node runs
+    is stored with the input, in a subgraph too whose parent has a channel of the same name."""
+
+    builder = StateGraph(Stamped)
+    builder.add_node("idle", lambda state: None)
+    builder.add_edge(START, "idle")
+    graph: Graph = builder.compile(checkpointer=True if nested else saver)
+    if nested:
+        outer = StateGraph(MessagesState)
+        outer.add_node("inner", graph)
+        outer.add_edge(START, "inner")
+        graph = outer.compile(checkpointer=saver)
+    at: Any = {"configurable": {"thread_id": "t"}}
+    for turn in range(4):
+        more = 150 if turn == 0 else 1
+        api.invoke(
+            graph, {"messages": [lc.HumanMessage("hi", id=f"h{turn}.{n}") for n in range(more)]}, at, durability="sync"
+        )
+    ns = {"thread_id": "t", "checkpoint_ns": "inner" if nested else ""}
+    last, applied = list(saver.list({"configurable": ns}, limit=2))
+    stamps = [each.checkpoint["channel_values"]["messages"][0].additional_kwargs for each in (last, applied)]
+    assert stamps == [{"stamped": 3}] * 2
+
+
+def test_a_raw_restore_is_compared_at_its_first_put(api: Api) -> None:
+    """Who restores without a graph can edit at once: also a put with source "input" stores it."""
+    thread = Thread(api)
+    for _ in range(2):
+        thread.put(messages=conversation(150))
+    values_at(api, thread.config)
+    restored = api.get_tuple(thread.config)
+    assert restored is not None
+    checkpoint = {**restored.checkpoint, "id": str(uuid6())}
+    checkpoint["channel_values"]["messages"][7].content = "edited"
+    put = api.put(restored.config, checkpoint, {"source": "input", "step": 5, "parents": {}}, {})
+    assert values_at(api, put)["messages"][7].content == "edited"
 
 
 @pytest.mark.parametrize("other", [bytearray(b"raw"), memoryview(b"raw"), b"raw"], ids=["bytearray", "view", "bytes"])

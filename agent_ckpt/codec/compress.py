@@ -1,9 +1,10 @@
 """zstd (RFC 8878) with a factory dictionary for small payloads.
 
-Contexts are kept per OS thread, since a zstd context is not safe for two at once. Small payloads
-share most of their bytes with each other (field names, LangGraph's own channel names), which a
-dictionary made from such payloads saves. Its number stands in each frame that needs it, so a new
-dictionary gets a new number and old frames stay readable.
+A zstd context is not safe for two at once. Those that compress are lent out, since loading the dictionary into a new
+one costs more than twenty payloads, and LangGraph puts from a new OS thread at nearly every step; those that
+decompress are kept per OS thread. Small payloads share most of their bytes with each other (field names, LangGraph's
+own channel names), which a dictionary made from such payloads saves. Its number stands in each frame that needs it,
+so a new dictionary gets a new number and old frames stay readable.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ _SMALL_LEVEL = 2
 _TOO_SMALL = 128
 """Below this a call of zstd (and its hand-over of the interpreter lock) costs more than the bytes are worth."""
 _DICTIONARY_BELOW = 32 * 1024
+_FREE_AT_MOST = 8
+"""How many unused compressors are kept: each takes about a quarter of a megabyte."""
 _LARGEST = 1 << 30
 _FORMAT = zstandard.FORMAT_ZSTD1_MAGICLESS
 ZstdError = zstandard.ZstdError
@@ -47,14 +50,27 @@ def _dictionary(number: int) -> zstandard.ZstdCompressionDict:
 
 
 class _Contexts(threading.local):
-    """One OS thread's contexts, by whether the payload is small, and by compression id."""
+    """One OS thread's decompressors, by compression id."""
 
     def __init__(self) -> None:
-        self.compressors: dict[bool, zstandard.ZstdCompressor] = {}
         self.decompressors: dict[int, zstandard.ZstdDecompressor] = {}
 
 
 _contexts = _Contexts()
+_compressors: dict[bool, list[zstandard.ZstdCompressor]] = {True: [], False: []}
+"""Those that nobody is using, by whether they are for small payloads."""
+
+
+def _compressed(payload: bytes, small: bool) -> bytes:
+    free = _compressors[small]
+    try:
+        context = free.pop()
+    except IndexError:
+        context = _compressor(small)
+    packed: bytes = context.compress(payload)
+    if len(free) < _FREE_AT_MOST:
+        free.append(context)
+    return packed
 
 
 def _compressor(small: bool) -> zstandard.ZstdCompressor:
@@ -67,9 +83,7 @@ def _compressor(small: bool) -> zstandard.ZstdCompressor:
         write_dict_id=False,
         write_checksum=False,
     )
-    made = zstandard.ZstdCompressor(dict_data=dictionary, compression_params=parameters)
-    _contexts.compressors[small] = made
-    return made
+    return zstandard.ZstdCompressor(dict_data=dictionary, compression_params=parameters)
 
 
 def _decompressor(compression: int) -> zstandard.ZstdDecompressor:
@@ -102,7 +116,7 @@ def compress(payload: bytes, method: str) -> tuple[int, bytes]:
     if method == "none" or size < _TOO_SMALL:
         return NONE, payload
     small = size < _DICTIONARY_BELOW
-    packed = (_contexts.compressors.get(small) or _compressor(small)).compress(payload)
+    packed = _compressed(payload, small)
     if len(packed) >= size:
         return NONE, payload
     return (FACTORY_DICTIONARY if small else ZSTD), packed
