@@ -372,14 +372,14 @@ def test_what_a_run_was_given_is_not_compared_before_any_code_has_seen_it(
     at: Any = {"configurable": {"thread_id": "t"}}
     graph = _answering(saver)
     compared = 0
-    same = messages.Run.same
+    same = stretches.Run.same
 
-    def counting(run: messages.Run, values: list[Any]) -> int:
+    def counting(run: stretches.Run, values: list[Any]) -> int:
         nonlocal compared
         compared += 1
         return same(run, values)
 
-    monkeypatch.setattr(messages.Run, "same", counting)
+    monkeypatch.setattr(stretches.Run, "same", counting)
     for turn in range(3):
         compared = 0
         more = 150 if turn == 0 else 1
