@@ -249,11 +249,7 @@ class _Store:
         reader = self._open_reader()
         complete = False
         try:
-            if schema.is_behind(reader):
-                with closing(connect.connect(f"{self.target.uri}?mode=rw", self.engine)) as connection:
-                    connect.set_synchronous(connection, "full")
-                    schema.catch_up(connection)
-                log.info("added to %s what its older release did not have", self.target.path)
+            schema.catch_up(reader, self.target.path, self.target.uri, self.engine)
             if schema.check(reader, self.target.path):
                 self._follow_choice(reader)
                 complete = connect.in_wal_mode(reader) == (self.limits.mode != "rollback")

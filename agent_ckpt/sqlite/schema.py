@@ -7,6 +7,7 @@ its -wal and -shm too.
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import re
 import sqlite3
@@ -15,6 +16,8 @@ from contextlib import closing
 from agent_ckpt.errors import CorruptionError, FormatError
 from agent_ckpt.sqlite import connect, engine, errors, files, versions
 from agent_ckpt.sqlite.queries import QUERIES, execute, split
+
+log = logging.getLogger("agent_ckpt")
 
 APPLICATION_ID = 0x41434B50
 """Marks a database as ours; the letters ACKP."""
@@ -230,27 +233,28 @@ def create(connection: sqlite3.Connection) -> None:
             connection.execute("ROLLBACK")
 
 
-def is_behind(connection: sqlite3.Connection) -> bool:
+def _is_behind(connection: sqlite3.Connection) -> bool:
     """Whether a file of an older release lacks only what steps add."""
     application, version = connect.marks(connection)
     has_tables = any(key in _objects(connection) for key in _expected())
     return application == APPLICATION_ID and versions.Versions.of(version).is_behind() and has_tables
 
 
-def catch_up(connection: sqlite3.Connection) -> None:
+def catch_up(reader: sqlite3.Connection, path: str, uri: str, using: engine.Engine) -> None:
     """Add what an older file lacks, in one transaction; the lowest releases that may read and write it stay.
 
     Raises:
         sqlite3.Error: SQLITE_BUSY too, while another worker writes; call again.
     """
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        if is_behind(connection):
+    if not _is_behind(reader):
+        return
+    with closing(connect.connect(f"{uri}?mode=rw", using)) as connection:
+        connect.set_synchronous(connection, "full")
+        connection.execute("BEGIN IMMEDIATE")
+        if _is_behind(connection):
             make_steps(connection)
         connection.execute("COMMIT")
-    finally:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
+    log.info("added to %s what its older release did not have", path)
 
 
 def make_steps(connection: sqlite3.Connection) -> None:
