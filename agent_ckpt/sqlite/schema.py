@@ -236,8 +236,10 @@ def create(connection: sqlite3.Connection) -> None:
 def _is_behind(connection: sqlite3.Connection) -> bool:
     """Whether a file of an older release lacks only what steps add."""
     application, version = connect.marks(connection)
-    has_tables = any(key in _objects(connection) for key in _expected())
-    return application == APPLICATION_ID and versions.Versions.of(version).is_behind() and has_tables
+    if application != APPLICATION_ID or not versions.Versions.of(version).is_behind():
+        return False
+    found = _objects(connection)
+    return any(key in found for key in _expected())
 
 
 def catch_up(reader: sqlite3.Connection, path: str, uri: str, using: engine.Engine) -> None:
