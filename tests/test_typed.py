@@ -841,6 +841,17 @@ def test_a_parametrised_model_that_hooks_in_is_found_and_never_made(parameter: A
     assert kinds.Registry.known == before
 
 
+def test_a_parameter_that_was_renamed_is_found_by_its_alias() -> None:
+    """Also of a model that is only found where it was made: by the class that the parameter is now."""
+    shelf = kinds.Shelf[kinds.Entry](item=kinds.Entry(a=3))
+    body = codec().encode(shelf).replace(b"\xa5Entry", b"\xa5Earli")
+    name = f"{kinds.__name__}:Earli"
+    with pytest.raises(UnresolvedError, match="no such class"):
+        codec().decode(body)
+    found = ValueCodec(JsonPlusSerializer(), Gate(aliases={name: kinds.Entry})).decode(body)
+    assert alike(found, shelf)
+
+
 def test_a_parametrised_model_of_langgraph_is_found_where_it_was_made() -> None:
     """LangGraph stores `Box[Outer.In]` by what it is called: found where this process has made one of that name."""
     value = Box[Outer.In](item=Outer.In(3))

@@ -101,7 +101,7 @@ def _parametrised(cls: type, arguments: list[Any], gate: Gate, label: str) -> ty
     met: list[type] = [cls]
     given = tuple(type_of(tree, gate.under(None), label, met=met) for tree in arguments)
     if any(map(_runs_code, met)):
-        return _made_before(cls, arguments, label)
+        return _made_before(cls, given, label)
     try:
         made = BaseModel.__class_getitem__.__func__(cls, given)  # type: ignore[attr-defined]
     except Exception as exc:
@@ -111,13 +111,14 @@ def _parametrised(cls: type, arguments: list[Any], gate: Gate, label: str) -> ty
     return made
 
 
-def _made_before(cls: type, arguments: list[Any], label: str) -> type:
+def _made_before(cls: type, given: tuple[Any, ...], label: str) -> type:
     """The parametrised form that this process has made itself, of a class that runs code when one is made."""
     subclasses: list[type] = type.__subclasses__(cls)
     for made in subclasses:
         generic = vars(made).get("__pydantic_generic_metadata__") or {}
         try:
-            if generic.get("origin") is cls and [tree_of(argument) for argument in generic["args"]] == arguments:
+            # By their names: types that differ in the order of their parts are equal.
+            if generic.get("origin") is cls and list(map(tree_of, generic["args"])) == list(map(tree_of, given)):
                 return made
         except NoNameError:
             continue
