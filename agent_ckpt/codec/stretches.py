@@ -164,36 +164,43 @@ def _shapes_of(assigned: list[set[str]]) -> list[int] | None:
             return None
 
 
-class _Known(NamedTuple):
+class _Known:
     """A stretch as it was packed last: equal to another one if all of it is, and neither or both hold byte strings."""
 
-    types: list[type]
-    assigned: list[set[str]]
-    fields: bytes
-    holds_bytes: bool
+    __slots__ = ("_assigned", "_fields", "_holds_bytes", "_stretch", "_types")
 
-    @classmethod
-    def of(cls, stretch: Packed) -> _Known:
-        size = len(stretch.bodies)
-        head = ormsgpack.packb([None] * size)[:-size]
-        rests = map(_names.rests.__getitem__, stretch.shapes)
-        fields: list[bytes] = list(map(bytes.__getitem__, stretch.bodies, rests))
-        assigned = list(map(_names.met.__getitem__, stretch.shapes))
-        return cls(stretch.types, assigned, head + b"".join(fields), stretch.holds_bytes)
+    def __init__(self, stretch: Packed) -> None:
+        self._types = stretch.types
+        self._holds_bytes = stretch.holds_bytes
+        self._assigned = list(map(_names.met.__getitem__, stretch.shapes))
+        self._stretch: Packed | None = stretch
+        self._fields = b""
 
     def is_same(self, values: list[Any]) -> bool:
         types = list(map(type, values))
-        parts = _parts_of(values, types) if types == self.types else None
-        if parts is None or parts[1] != self.assigned:
+        parts = _parts_of(values, types) if types == self._types else None
+        if parts is None or parts[1] != self._assigned:
             return False
         try:
-            if ormsgpack.packb(parts[0], option=EXACT) != self.fields:
+            if ormsgpack.packb(parts[0], option=EXACT) != self._packed_fields():
                 return False
             # What equals a stretch without byte strings has none itself, so that no other one needs a look.
-            all_of_them = self.holds_bytes or are_extensions_about()
-            return not all_of_them or look_through(parts[0]) == self.holds_bytes
+            all_of_them = self._holds_bytes or are_extensions_about()
+            return not all_of_them or look_through(parts[0]) == self._holds_bytes
         except PackError:
             return False
+
+    def _packed_fields(self) -> bytes:
+        """The fields of all of them in one list; made when it is first compared, which many never are."""
+        stretch = self._stretch
+        if stretch is not None:
+            size = len(stretch.bodies)
+            head = ormsgpack.packb([None] * size)[:-size]
+            rests = map(_names.rests.__getitem__, stretch.shapes)
+            # Set before the other is taken away, since two may come here at once.
+            self._fields = head + b"".join(map(bytes.__getitem__, stretch.bodies, rests))
+            self._stretch = None
+        return self._fields
 
 
 class Run:
@@ -220,17 +227,15 @@ class Run:
             before, known: a run, and how many of its messages these ones start with.
             packed: the leading stretches, as far as they are packed already; for where nothing is known.
         """
-        if before is not None and known:
-            stretches = before._stretches[: known // PACKED]
-        else:
-            stretches = list(map(_Known.of, packed))
+        same = before._stretches[: known // PACKED] if before is not None and known else None
+        stretches = same if same is not None else list(map(_Known, packed))
         size = len(values)
         for at in range(len(stretches) * PACKED, size, PACKED):
             stretch = pack_stretch(values[at : at + PACKED])
             if stretch is None:
                 size = at
                 break
-            stretches.append(_Known.of(stretch))
+            stretches.append(_Known(stretch))
         return cls(stretches, size) if stretches else None
 
     def same(self, values: list[Any]) -> int:
