@@ -123,18 +123,26 @@ def rebuild(unpacked: list[Any]) -> list[Any]:
 
 
 def rebuild_apart(
-    numbers: Sequence[int], fields: list[dict[str, Any]], assigned: Sequence[frozenset[str]]
+    numbers: Sequence[int], names: Sequence[str | list[str]], sets: Sequence[int], fields: list[dict[str, Any]]
 ) -> list[Any]:
-    """`rebuild` for messages without extras whose classes, fields and names came apart; the fields are taken over.
+    """`rebuild` for messages without extras that came apart; the fields are taken over.
+
+    Args:
+        numbers: of each its class's number.
+        names: the different names of fields that were set, as `names_of` gives them.
+        sets: of each the place of its names.
+        fields: of each its fields.
 
     Raises:
         ValueError, TypeError, IndexError: when they are no messages'.
     """
-    if not len(numbers) == len(fields) == len(assigned):
+    if not len(numbers) == len(fields) == len(sets):
         raise ValueError("some are missing")
-    if not _USUAL.issuperset(zip(numbers, map(len, fields), strict=True)):
-        return [build(*each) for each in zip(numbers, fields, assigned, strict=True)]
-    return _made(list(map(CLASSES.__getitem__, numbers)), fields, assigned, [{} for _ in fields])
+    if not _USUAL.issuperset(zip(numbers, map(len, fields), repeat(str))):
+        return [build(number, names[at], own) for number, at, own in zip(numbers, sets, fields, strict=True)]
+    assigned = [_assigned[each] if type(each) is str else frozenset(each) for each in names]
+    classes = list(map(CLASSES.__getitem__, numbers))
+    return _made(classes, fields, list(map(assigned.__getitem__, sets)), [{} for _ in fields])
 
 
 def _are_usual(unpacked: list[Any]) -> bool:

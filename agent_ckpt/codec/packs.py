@@ -33,18 +33,18 @@ class Part(NamedTuple):
     """A message's body, cut in three: behind its codec and an array's head. Joined they are the body again."""
 
     number: int
-    fields: bytes
     names: bytes
+    fields: bytes
 
 
 def parts_of(bodies: Sequence[bytes]) -> list[Part | None]:
     """The parts of bodies; None for one that can't stand in a pack."""
     at = [place for place, body in enumerate(bodies) if body[:2] == _USUAL and len(body) <= BODY_AT_MOST]
     found: list[Part | None] = [None] * len(bodies)
-    for place, (_, _, assigned) in zip(at, unpack_joined([bodies[place][1:] for place in at]), strict=True):
+    for place, (_, assigned, _) in zip(at, unpack_joined([bodies[place][1:] for place in at]), strict=True):
         body, names = bodies[place], pack(assigned)
-        if body.endswith(names):
-            found[place] = Part(body[2], body[3 : -len(names)], names)
+        if body.startswith(names, 3):
+            found[place] = Part(body[2], names, body[3 + len(names) :])
     return found
 
 
@@ -103,8 +103,7 @@ class Pack:
             found, classes, sets, names, _ = unpack(head)
             if tree.numbers(found) != numbers:
                 raise frame.FrameError(f"the pack of group {self.number} holds other items than the group names")
-            assigned = list(map(frozenset, map(unpack, names)))
-            return messages.rebuild_apart(classes, fields, list(map(assigned.__getitem__, sets)))
+            return messages.rebuild_apart(classes, list(map(unpack, names)), sets, fields)
         except _NOT_A_PACK as exc:
             raise self._misshapen() from exc
 
@@ -122,7 +121,7 @@ class Pack:
             bodies: dict[Any, bytes] = {}
             begins = [_USUAL + bytes((number,)) for number in range(max(classes) + 1)]
             for number, cls, of, length in zip(tree.numbers(found), classes, sets, lengths, strict=True):
-                bodies[number] = begins[cls] + payload[at : at + length] + names[of]
+                bodies[number] = begins[cls] + names[of] + payload[at : at + length]
                 at += length
             return bodies
         except _NOT_A_PACK as exc:
