@@ -1,31 +1,31 @@
 """The sealed head of a thread: what its rows are, so that a row that was removed or put back is noticed.
 
-It stands sealed in the thread's row, bound to the numbers there, and is written by every write that moves the thread.
+It stands in the thread's row with a keyed tag over it and over the numbers there, and is written by every write that
+moves the thread. Nothing in it is anybody's content, so it is bound and not encrypted.
 Of each namespace it knows the newest checkpoint, that one's history record, and the rows of pending writes of that
 checkpoint and of those still to come. What it knows of the namespaces written last (`SPACES_AT_MOST`) stands in it;
-of each other one it is *parked*: sealed in the namespace's own row, and summed up in the head, which so doesn't grow.
-Of the whole thread it knows the sum of the rows, how many frames the data key has sealed, and the revision of the
-credentials.
+of each other one it is *parked*: in the namespace's own row, with a tag of its own, and summed up in the head, which so
+doesn't grow. Of the whole thread it knows the sum of the rows, how many frames the data key has sealed, and the
+revision of the credentials.
 
 A Heads and a SpaceHead are never changed: who writes makes new ones, so that what was opened once can be kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from agent_ckpt.codec import frame
-from agent_ckpt.codec.pack import pack_made, unpack
+from agent_ckpt.codec.pack import UnpackError, pack_made, unpack
 from agent_ckpt.errors import UnavailableError
 from agent_ckpt.model import Secret, ThreadRow
 
 SPACES_AT_MOST = 8
 FRAMES_AT_MOST = 1 << 32
+TAG_SIZE = 16
 _AHEAD_AT_MOST = 16
-_HEADER = b"head:"
 _MARK = 8
 ROWS = 1 << 64
 
@@ -34,30 +34,31 @@ Key = bytes | str
 """A checkpoint's id as it stands in its row."""
 
 
-@dataclass(frozen=True, slots=True)
-class SpaceHead:
+class SpaceHead(NamedTuple):
     """What is newest in one namespace.
 
     Attributes:
+        name: the mark of its name.
         number: the number of the namespace's row.
         newest: commit sequence of its newest checkpoint; 0 when it has only pending writes.
         history: the end of that checkpoint's history record, or b"".
-        writes: by checkpoint, a digest over the commit sequences of its rows of writes: of the newest one, and of
-            those not stored yet. None: not known, since they were too many; it stays so until the thread is pruned.
+        writes: by checkpoint, the sum of `row_mark` of its row, where it is the newest one, and of its rows of writes:
+            of the newest one, and of those not stored yet. None: not known, since they were too many; it stays so
+            until the thread is pruned.
     """
 
+    name: bytes
     number: int
     newest: int = 0
     history: bytes = b""
-    writes: Mapping[Key, bytes] | None = field(default_factory=dict)
+    writes: tuple[tuple[Key, int], ...] | None = ()
 
-    def packed(self) -> tuple[Any, ...]:
-        return self.number, self.newest, self.history, None if self.writes is None else list(self.writes.items())
-
-    @classmethod
-    def unpacked(cls, parts: list[Any]) -> SpaceHead:
-        number, newest, history, writes = parts
-        return cls(number, newest, history, None if writes is None else {key: mark for key, mark in writes})
+    def sum_of(self, key: Key) -> int | None:
+        """The sum of a checkpoint's marks; None where it isn't known."""
+        for known, total in self.writes or ():
+            if known == key:
+                return total
+        return None
 
 
 class At(NamedTuple):
@@ -68,8 +69,7 @@ class At(NamedTuple):
     secret: Secret
 
 
-@dataclass(frozen=True, slots=True)
-class Heads:
+class Heads(NamedTuple):
     """A thread's sealed head.
 
     Attributes:
@@ -78,7 +78,7 @@ class Heads:
         parked: how many namespaces are parked.
         parked_sum: the sum, modulo 2^64, of `parked_mark` of those.
         vault: the revision of the thread's credentials; 0: it has none.
-        spaces: by the mark of a namespace's name, written last at the end.
+        spaces: what is newest in its namespaces, the one written last at the end.
     """
 
     frames: int = 0
@@ -86,60 +86,72 @@ class Heads:
     parked: int = 0
     parked_sum: int = 0
     vault: int = 0
-    spaces: Mapping[bytes, SpaceHead] = field(default_factory=dict)
+    spaces: tuple[SpaceHead, ...] = ()
 
     def space(self, ns: str, secret: Secret) -> SpaceHead | None:
-        return self.spaces.get(space_name(ns, secret))
+        return self.named(space_name(ns, secret))
+
+    def named(self, name: bytes) -> SpaceHead | None:
+        """The namespace with that mark of its name."""
+        for space in self.spaces:
+            if space.name == name:
+                return space
+        return None
 
     def put(self, at: At, key: Key, before: Key | None, seq: int, frames: int) -> Heads:
         """The head when a checkpoint was stored as the newest of its namespace, in place of `before`."""
-        name = space_name(at.ns, at.secret)
-        space = self.spaces.get(name)
-        writes: Mapping[Key, bytes] | None = {key: b""}
-        if space is not None and space.writes is not None:
-            writes = {**space.writes}
-            if before is not None:
-                writes.pop(before, None)
-            writes.setdefault(key, b"")
-        elif space is not None:
-            writes = None
-        return self._after(name, SpaceHead(at.number, seq, b"", writes), seq, at.secret, frames)
+        name, mark = space_name(at.ns, at.secret), row_mark(seq, at.secret)
+        space = self.named(name)
+        writes: tuple[tuple[Key, int], ...] | None = ((key, mark),)
+        if space is not None:
+            # The size of what is sealed hardly changes from write to write, so that SQLite overwrites it in place.
+            writes = _added(space, key, mark, before)
+        return self._after(SpaceHead(name, at.number, seq, b"", writes), mark, frames)
 
     def wrote(self, at: At, key: Key, seq: int, front: bool, frames: int) -> Heads:
         """The head when pending writes were stored; `front`: to the newest checkpoint or one not stored yet."""
-        name = space_name(at.ns, at.secret)
-        space = self.spaces.get(name) or SpaceHead(at.number)
-        if front and space.writes is not None:
-            writes = {**space.writes, key: chained(space.writes.get(key, b""), seq)}
-            known = None if len(writes) > _AHEAD_AT_MOST else writes
-            space = SpaceHead(space.number, space.newest, space.history, known)
-        return self._after(name, space, seq, at.secret, frames)
+        name, mark = space_name(at.ns, at.secret), row_mark(seq, at.secret)
+        space = self.named(name) or SpaceHead(name, at.number)
+        if front:
+            writes = _added(space, key, mark)
+            known = None if writes is None or len(writes) > _AHEAD_AT_MOST else writes
+            space = SpaceHead(name, space.number, space.newest, space.history, known)
+        return self._after(space, mark, frames)
 
-    def _after(self, name: bytes, space: SpaceHead, seq: int, secret: Secret, frames: int) -> Heads:
-        spaces = {**self.spaces}
-        spaces.pop(name, None)
-        spaces[name] = space
-        sealed = self.frames + frames + 2
+    def _after(self, space: SpaceHead, mark: int, frames: int) -> Heads:
+        sealed = self.frames + frames + 1
         if sealed >= FRAMES_AT_MOST:
             raise UnavailableError(
                 f"the thread's data key has sealed {sealed} frames, and seals no more than {FRAMES_AT_MOST}; "
                 f"nothing of this call was stored. `agent-ckpt keys rotate --compromised` gives every thread a new one"
             )
-        rows = (self.rows + row_mark(seq, secret)) % ROWS
-        return Heads(sealed, rows, self.parked, self.parked_sum, self.vault, spaces)
+        rows = (self.rows + mark) % ROWS
+        return Heads(sealed, rows, self.parked, self.parked_sum, self.vault, with_space(self.spaces, space))
 
 
-def chained(before: bytes, seq: int) -> bytes:
-    """The digest over commit sequences, with one more."""
-    return blake2b(before + seq.to_bytes(8, "big"), digest_size=_MARK).digest()
+def with_space(spaces: tuple[SpaceHead, ...], space: SpaceHead) -> tuple[SpaceHead, ...]:
+    """Namespaces with one more, or one of them as it is now, at the end."""
+    if len(spaces) == 1 and spaces[0].name == space.name:
+        return (space,)
+    return *(other for other in spaces if other.name != space.name), space
 
 
-def over(seqs: Iterable[int]) -> bytes:
-    """The digest over commit sequences, in order."""
-    found = b""
-    for seq in seqs:
-        found = chained(found, seq)
-    return found
+def _added(space: SpaceHead, key: Key, mark: int, without: Key | None = None) -> tuple[tuple[Key, int], ...] | None:
+    """What is known of a namespace's writes, with one more mark at a checkpoint, and without another checkpoint."""
+    if space.writes is None:
+        return None
+    total, others = mark, []
+    for each in space.writes:
+        if each[0] == key:
+            total = (total + each[1]) % ROWS
+        elif each[0] != without:
+            others.append(each)
+    return (*others, (key, total))
+
+
+def total(seqs: Iterable[int], secret: Secret) -> int:
+    """The sum, modulo 2^64, of the marks of rows."""
+    return sum(row_mark(seq, secret) for seq in seqs) % ROWS
 
 
 def row_mark(seq: int, secret: Secret, undone: int | None = None, history: bytes | None = None) -> int:
@@ -180,9 +192,9 @@ def space_name(ns: str, secret: Secret) -> bytes:
 _NAMES_KEPT = 256
 
 
-def park(secret: Secret, thread: int, name: bytes, space: SpaceHead) -> bytes:
+def park(secret: Secret, thread: int, space: SpaceHead) -> bytes:
     """A namespace's part of the head, as it stands in the namespace's own row."""
-    return secret.cipher.seal(_HEADER, pack_made(space.packed()), ("parked", thread, space.number, name))
+    return _bound(secret, ("parked", thread, space.number), tuple(space))
 
 
 def unpark(secret: Secret, thread: int, name: bytes, number: int, sealed: bytes) -> SpaceHead:
@@ -191,16 +203,19 @@ def unpark(secret: Secret, thread: int, name: bytes, number: int, sealed: bytes)
     Raises:
         UnsealError: when it isn't that namespace's.
     """
-    return SpaceHead.unpacked(unpack(secret.cipher.open(_HEADER, sealed, ("parked", thread, number, name))))
+    space = _space(_checked(secret, ("parked", thread, number), sealed))
+    if space.name != name:
+        raise frame.UnsealError
+    return space
 
 
 def seal(secret: Secret, row: ThreadRow) -> bytes:
     """The sealed head of a thread at the numbers in its row, with the session that wrote it."""
     found: Heads = row.heads if row.heads is not None else Heads()
-    spaces = [(name, space.packed()) for name, space in found.spaces.items()]
-    payload = pack_made((row.session, found.frames, found.rows, found.parked, found.parked_sum, found.vault, spaces))
+    frames, rows, parked, parked_sum, vault, spaces = found
+    parts = (row.session, frames, rows, parked, parked_sum, vault, [tuple(space) for space in spaces])
     here = ("head", row.thread, row.revision, row.next_blob, row.collected)
-    sealed = secret.cipher.seal(_HEADER, payload, here)
+    sealed = _bound(secret, here, parts)
     secret.last_head = (sealed, here, row.session, found)
     return sealed
 
@@ -219,9 +234,30 @@ def open(secret: Secret, at: Numbers, sealed: bytes | None) -> tuple[bytes | Non
     here, known = ("head", *at), secret.last_head
     if known is not None and known[0] == sealed and known[1] == here:
         return known[2], known[3]
-    payload = unpack(secret.cipher.open(_HEADER, sealed, here))
-    session, frames, rows, parked, parked_sum, vault, spaces = payload
-    by_name = {name: SpaceHead.unpacked(parts) for name, parts in spaces}
-    found = Heads(frames, rows, parked, parked_sum, vault, by_name)
+    session, frames, rows, parked, parked_sum, vault, spaces = _checked(secret, here, sealed)
+    found = Heads(frames, rows, parked, parked_sum, vault, tuple(map(_space, spaces)))
     secret.last_head = (sealed, here, session, found)
     return session, found
+
+
+def _bound(secret: Secret, here: tuple[str | int, ...], parts: tuple[Any, ...]) -> bytes:
+    packed = pack_made(parts)
+    return packed + secret.cipher.tag(pack_made(here) + packed)
+
+
+def _checked(secret: Secret, here: tuple[str | int, ...], sealed: bytes) -> list[Any]:
+    packed = sealed[:-TAG_SIZE]
+    # What is bound begins with a msgpack array of known length, so no two pairs of place and content look alike.
+    if not secret.cipher.fits(pack_made(here) + packed, sealed[-TAG_SIZE:]):
+        raise frame.UnsealError
+    try:
+        found: list[Any] = unpack(packed)
+    except UnpackError:
+        raise frame.UnsealError from None
+    return found
+
+
+def _space(parts: list[Any]) -> SpaceHead:
+    name, number, newest, history, writes = parts
+    known = None if writes is None else tuple((key, total) for key, total in writes)
+    return SpaceHead(name, number, newest, history, known)

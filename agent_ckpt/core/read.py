@@ -86,7 +86,7 @@ def get_tuple(place: Place, hot_of: HotOf, *, with_head: bool = False) -> Progra
     row = checkpoint_row(place.thread_id, place.ns, columns[7:13], thread.secret)
     written = yield Statement("writes_of_checkpoint", (columns[6], columns[8]))
     one = take(thread, row, [writes_row(row.place, w, thread.secret) for w in written])
-    check_writes(thread, row.place, columns[8], (w[0] for w in written))
+    check_writes(thread, row.place, columns[8], (columns[7], *(w[0] for w in written)))
     hot = hot_of(place.thread_id, thread)
     hot.learn()
     if one.body is not None:
@@ -285,7 +285,7 @@ def _add_writes(kept: list[Found]) -> Program[None]:
         columns_of = by_seq.get(seq, [])
         try:
             key = ids.shrink(one.row.place.checkpoint_id or "")
-            check_writes(one.thread, one.row.place, key, (columns[0] for columns in columns_of))
+            check_writes(one.thread, one.row.place, key, (seq, *(columns[0] for columns in columns_of)))
             one.writes = in_order(merge(writes_row(one.row.place, columns, one.row.secret) for columns in columns_of))
         except frame.FrameError as exc:
             one.fault = damaged(one.row.place, "a row of pending writes", exc)
