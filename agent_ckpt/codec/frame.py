@@ -92,12 +92,6 @@ class NoCipher:
     def open(self, header: bytes, sealed: bytes, coordinates: Coordinates) -> bytes:  # noqa: ARG002
         raise UnsealError(self._error.message, self._error.reason) from self._error
 
-    def tag(self, content: bytes) -> bytes:  # noqa: ARG002
-        raise self._error
-
-    def fits(self, content: bytes, tag: bytes) -> bool:  # noqa: ARG002
-        raise UnsealError(self._error.message, self._error.reason) from self._error
-
     def hide(self, addresses: bytes) -> bytes:  # noqa: ARG002
         raise self._error
 

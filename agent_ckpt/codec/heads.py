@@ -1,12 +1,12 @@
 """The sealed head of a thread: what its rows are, so that a row that was removed or put back is noticed.
 
-It stands in the thread's row with a keyed tag over it and over the numbers there, and is written by every write that
-moves the thread. Nothing in it is anybody's content, so it is bound and not encrypted.
+It stands sealed in the thread's row, bound to the numbers there, and is written by every write that moves the thread.
+It must not be readable: who saw the sums grow would know each row's mark, and could look for rows whose marks cancel.
 Of each namespace it knows the newest checkpoint, that one's history record, and the rows of pending writes of that
 checkpoint and of those still to come. What it knows of the namespaces written last (`SPACES_AT_MOST`) stands in it;
-of each other one it is *parked*: in the namespace's own row, with a tag of its own, and summed up in the head, which so
-doesn't grow. Of the whole thread it knows the sum of the rows, how many frames the data key has sealed, and the
-revision of the credentials.
+of each other one it is *parked*: sealed in the namespace's own row, and summed up in the head, which so doesn't grow.
+Of the whole thread it knows the sum of the rows, how many frames the data key has sealed, and the revision of the
+credentials.
 
 A Heads and a SpaceHead are never changed: who writes makes new ones, so that what was opened once can be kept.
 """
@@ -18,13 +18,13 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from agent_ckpt.codec import frame
-from agent_ckpt.codec.pack import UnpackError, pack_made, unpack
+from agent_ckpt.codec.pack import pack_made, unpack
 from agent_ckpt.errors import UnavailableError
 from agent_ckpt.model import Secret, ThreadRow
 
 SPACES_AT_MOST = 8
 FRAMES_AT_MOST = 1 << 32
-TAG_SIZE = 16
+_HEADER = b"head:"
 _AHEAD_AT_MOST = 16
 _MARK = 8
 ROWS = 1 << 64
@@ -32,6 +32,7 @@ ROWS = 1 << 64
 Numbers = tuple[int, int, int, int]
 Key = bytes | str
 """A checkpoint's id as it stands in its row."""
+Writes = tuple[tuple[Key, int], ...]
 
 
 class SpaceHead(NamedTuple):
@@ -51,7 +52,7 @@ class SpaceHead(NamedTuple):
     number: int
     newest: int = 0
     history: bytes = b""
-    writes: tuple[tuple[Key, int], ...] | None = ()
+    writes: Writes | None = ()
 
     def sum_of(self, key: Key) -> int | None:
         """The sum of a checkpoint's marks; None where it isn't known."""
@@ -101,52 +102,60 @@ class Heads(NamedTuple):
     def put(self, at: At, key: Key, before: Key | None, seq: int, frames: int) -> Heads:
         """The head when a checkpoint was stored as the newest of its namespace, in place of `before`."""
         name, mark = space_name(at.ns, at.secret), row_mark(seq, at.secret)
-        space = self.named(name)
-        writes: tuple[tuple[Key, int], ...] | None = ((key, mark),)
-        if space is not None:
-            # The size of what is sealed hardly changes from write to write, so that SQLite overwrites it in place.
-            writes = _added(space, key, mark, before)
-        return self._after(SpaceHead(name, at.number, seq, b"", writes), mark, frames)
+        others, space = self._apart(name)
+        writes = _added(space.writes, key, mark, before) if space is not None else ((key, mark),)
+        return self._after(others, SpaceHead(name, at.number, seq, b"", writes), mark, frames)
 
     def wrote(self, at: At, key: Key, seq: int, front: bool, frames: int) -> Heads:
         """The head when pending writes were stored; `front`: to the newest checkpoint or one not stored yet."""
         name, mark = space_name(at.ns, at.secret), row_mark(seq, at.secret)
-        space = self.named(name) or SpaceHead(name, at.number)
+        others, space = self._apart(name)
+        if space is None:
+            space = SpaceHead(name, at.number)
         if front:
-            writes = _added(space, key, mark)
-            known = None if writes is None or len(writes) > _AHEAD_AT_MOST else writes
-            space = SpaceHead(name, space.number, space.newest, space.history, known)
-        return self._after(space, mark, frames)
+            _, number, newest, history, writes = space
+            space = SpaceHead(name, number, newest, history, _added(writes, key, mark))
+        return self._after(others, space, mark, frames)
 
-    def _after(self, space: SpaceHead, mark: int, frames: int) -> Heads:
-        sealed = self.frames + frames + 1
+    def with_space(self, space: SpaceHead) -> Heads:
+        """The head with what is newest in a namespace, as the one written last."""
+        return self._replace(spaces=(*self._apart(space.name)[0], space))
+
+    def _apart(self, name: bytes) -> tuple[tuple[SpaceHead, ...], SpaceHead | None]:
+        """The other namespaces, and the one with that mark of its name."""
+        spaces = self.spaces
+        if spaces and spaces[-1].name == name:
+            return spaces[:-1], spaces[-1]
+        return tuple(each for each in spaces if each.name != name), self.named(name)
+
+    def _after(self, others: tuple[SpaceHead, ...], space: SpaceHead, mark: int, frames: int) -> Heads:
+        sealed = self.frames + frames + 2
         if sealed >= FRAMES_AT_MOST:
             raise UnavailableError(
                 f"the thread's data key has sealed {sealed} frames, and seals no more than {FRAMES_AT_MOST}; "
                 f"nothing of this call was stored. `agent-ckpt keys rotate --compromised` gives every thread a new one"
             )
         rows = (self.rows + mark) % ROWS
-        return Heads(sealed, rows, self.parked, self.parked_sum, self.vault, with_space(self.spaces, space))
+        return Heads(sealed, rows, self.parked, self.parked_sum, self.vault, (*others, space))
 
 
-def with_space(spaces: tuple[SpaceHead, ...], space: SpaceHead) -> tuple[SpaceHead, ...]:
-    """Namespaces with one more, or one of them as it is now, at the end."""
-    if len(spaces) == 1 and spaces[0].name == space.name:
-        return (space,)
-    return *(other for other in spaces if other.name != space.name), space
+def _added(known: Writes | None, key: Key, mark: int, without: Key | None = None) -> Writes | None:
+    """What is known of a namespace's writes, with one more mark at a checkpoint, and without another checkpoint.
 
-
-def _added(space: SpaceHead, key: Key, mark: int, without: Key | None = None) -> tuple[tuple[Key, int], ...] | None:
-    """What is known of a namespace's writes, with one more mark at a checkpoint, and without another checkpoint."""
-    if space.writes is None:
+    Its size hardly changes from write to write, so that SQLite overwrites the thread's row in place.
+    """
+    if known is None:
         return None
-    total, others = mark, []
-    for each in space.writes:
-        if each[0] == key:
-            total = (total + each[1]) % ROWS
-        elif each[0] != without:
-            others.append(each)
-    return (*others, (key, total))
+    if len(known) == 1:
+        ((only, sum_of_it),) = known
+        if only == key:
+            return ((key, (sum_of_it + mark) % ROWS),)
+        if only == without:
+            return ((key, mark),)
+    before = next((sum_of_it for each, sum_of_it in known if each == key), 0)
+    kept = (each for each in known if each[0] not in (key, without))
+    made = (*kept, (key, (before + mark) % ROWS))
+    return made if len(made) <= _AHEAD_AT_MOST else None
 
 
 def total(seqs: Iterable[int], secret: Secret) -> int:
@@ -194,7 +203,8 @@ _NAMES_KEPT = 256
 
 def park(secret: Secret, thread: int, space: SpaceHead) -> bytes:
     """A namespace's part of the head, as it stands in the namespace's own row."""
-    return _bound(secret, ("parked", thread, space.number), tuple(space))
+    here = ("parked", thread, space.number, space.name)
+    return secret.cipher.seal(_HEADER, pack_made(tuple(space)), here)
 
 
 def unpark(secret: Secret, thread: int, name: bytes, number: int, sealed: bytes) -> SpaceHead:
@@ -203,20 +213,19 @@ def unpark(secret: Secret, thread: int, name: bytes, number: int, sealed: bytes)
     Raises:
         UnsealError: when it isn't that namespace's.
     """
-    space = _space(_checked(secret, ("parked", thread, number), sealed))
-    if space.name != name:
-        raise frame.UnsealError
-    return space
+    return _space(unpack(secret.cipher.open(_HEADER, sealed, ("parked", thread, number, name))))
 
 
 def seal(secret: Secret, row: ThreadRow) -> bytes:
     """The sealed head of a thread at the numbers in its row, with the session that wrote it."""
-    found: Heads = row.heads if row.heads is not None else Heads()
+    thread, revision, session, next_blob, collected, _, found = row
+    if found is None:
+        found = Heads()
     frames, rows, parked, parked_sum, vault, spaces = found
-    parts = (row.session, frames, rows, parked, parked_sum, vault, [tuple(space) for space in spaces])
-    here = ("head", row.thread, row.revision, row.next_blob, row.collected)
-    sealed = _bound(secret, here, parts)
-    secret.last_head = (sealed, here, row.session, found)
+    payload = pack_made((session, frames, rows, parked, parked_sum, vault, [tuple(space) for space in spaces]))
+    here = ("head", thread, revision, next_blob, collected)
+    sealed = secret.cipher.seal(_HEADER, payload, here)
+    secret.last_head = (sealed, here, session, found)
     return sealed
 
 
@@ -234,30 +243,13 @@ def open(secret: Secret, at: Numbers, sealed: bytes | None) -> tuple[bytes | Non
     here, known = ("head", *at), secret.last_head
     if known is not None and known[0] == sealed and known[1] == here:
         return known[2], known[3]
-    session, frames, rows, parked, parked_sum, vault, spaces = _checked(secret, here, sealed)
+    session, frames, rows, parked, parked_sum, vault, spaces = unpack(secret.cipher.open(_HEADER, sealed, here))
     found = Heads(frames, rows, parked, parked_sum, vault, tuple(map(_space, spaces)))
     secret.last_head = (sealed, here, session, found)
     return session, found
 
 
-def _bound(secret: Secret, here: tuple[str | int, ...], parts: tuple[Any, ...]) -> bytes:
-    packed = pack_made(parts)
-    return packed + secret.cipher.tag(pack_made(here) + packed)
-
-
-def _checked(secret: Secret, here: tuple[str | int, ...], sealed: bytes) -> list[Any]:
-    packed = sealed[:-TAG_SIZE]
-    # What is bound begins with a msgpack array of known length, so no two pairs of place and content look alike.
-    if not secret.cipher.fits(pack_made(here) + packed, sealed[-TAG_SIZE:]):
-        raise frame.UnsealError
-    try:
-        found: list[Any] = unpack(packed)
-    except UnpackError:
-        raise frame.UnsealError from None
-    return found
-
-
 def _space(parts: list[Any]) -> SpaceHead:
     name, number, newest, history, writes = parts
-    known = None if writes is None else tuple((key, total) for key, total in writes)
+    known = None if writes is None else tuple((key, sum_of_it) for key, sum_of_it in writes)
     return SpaceHead(name, number, newest, history, known)

@@ -44,13 +44,11 @@ class DataCipher:
         context: what all its frames are bound to: the store and the thread (`thread_context`).
     """
 
-    __slots__ = ("_aead", "_context", "_hiders", "_marks", "_showers", "_tags")
+    __slots__ = ("_aead", "_context", "_hiders", "_marks", "_showers")
 
     def __init__(self, data_key: bytes, context: bytes) -> None:
         self._aead = AESGCM(data_key)
         self._context = context
-        tags = hmac.digest(data_key, b"agent_ckpt heads\x01" + context, "sha256")
-        self._tags = blake2b(digest_size=TAG_SIZE, key=tags)
         # A block cipher over single blocks that are never equal: nothing is chained, so no mode is at work, and a
         # context serves again and again, but one OS thread at a time.
         key = hmac.digest(data_key, b"agent_ckpt addresses\x01", "sha256")
@@ -77,16 +75,6 @@ class DataCipher:
             return self._aead.decrypt(sealed[:NONCE_SIZE], sealed[NONCE_SIZE:], bound)
         except InvalidTag:
             raise UnsealError() from None
-
-    def tag(self, content: bytes) -> bytes:
-        """A keyed tag over content that isn't secret: that it stands in this thread and wasn't changed."""
-        keyed = self._tags.copy()
-        keyed.update(content)
-        return keyed.digest()
-
-    def fits(self, content: bytes, tag: bytes) -> bool:
-        """Whether a tag is that content's."""
-        return hmac.compare_digest(self.tag(content), tag)
 
     def hide(self, addresses: bytes) -> bytes:
         """What stands in the file for joined 16-byte addresses, so that it tells nothing of the content."""

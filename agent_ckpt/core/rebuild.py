@@ -26,7 +26,7 @@ def at_hand(row: ThreadRow, place: Place, number: int | None) -> Program[ThreadR
     found = yield from _parked_head(row, place, number)
     if found is None:
         return row
-    return row._replace(heads=row.heads._replace(spaces=heads.with_space(row.heads.spaces, found[0])))
+    return row._replace(heads=row.heads.with_space(found[0]))
 
 
 def taken_up(row: ThreadRow, place: Place, number: int | None) -> Program[ThreadRow]:
@@ -42,8 +42,8 @@ def taken_up(row: ThreadRow, place: Place, number: int | None) -> Program[Thread
     yield Statement("park_space", (space.number, None))
     known: Heads = row.heads
     parked_sum = (known.parked_sum - mark) % heads.ROWS
-    spaces = heads.with_space(known.spaces, space)
-    return row._replace(heads=known._replace(parked=known.parked - 1, parked_sum=parked_sum, spaces=spaces))
+    known = known._replace(parked=known.parked - 1, parked_sum=parked_sum)
+    return row._replace(heads=known.with_space(space))
 
 
 def _parked_head(row: ThreadRow, place: Place, number: int | None) -> Program[tuple[SpaceHead, int] | None]:
@@ -86,7 +86,8 @@ def parked(row: ThreadRow) -> Program[ThreadRow]:
         sealed = heads.park(secret, row.thread, space)
         total, count = (total + heads.parked_mark(space.number, sealed, secret)) % heads.ROWS, count + 1
         yield Statement("park_space", (space.number, sealed))
-    return row._replace(heads=known._replace(parked=count, parked_sum=total, spaces=spaces))
+    frames = known.frames + count - known.parked
+    return row._replace(heads=known._replace(frames=frames, parked=count, parked_sum=total, spaces=spaces))
 
 
 def rebuilt(row: ThreadRow) -> Program[ThreadRow]:
