@@ -24,7 +24,6 @@ from agent_ckpt.model import Secret, ThreadRow
 
 SPACES_AT_MOST = 8
 FRAMES_AT_MOST = 1 << 32
-_HEADER = b"head:"
 _AHEAD_AT_MOST = 16
 _MARK = 8
 ROWS = 1 << 64
@@ -101,51 +100,54 @@ class Heads(NamedTuple):
 
     def put(self, at: At, key: Key, before: Key | None, seq: int, frames: int) -> Heads:
         """The head when a checkpoint was stored as the newest of its namespace, in place of `before`."""
-        name, mark = space_name(at.ns, at.secret), row_mark(seq, at.secret)
-        others, space = self._apart(name)
-        writes = _added(space.writes, key, mark, before) if space is not None else ((key, mark),)
-        return self._after(others, SpaceHead(name, at.number, seq, b"", writes), mark, frames)
+        return self._after(at, key, seq, frames, seq, before)
 
     def wrote(self, at: At, key: Key, seq: int, front: bool, frames: int) -> Heads:
         """The head when pending writes were stored; `front`: to the newest checkpoint or one not stored yet."""
-        name, mark = space_name(at.ns, at.secret), row_mark(seq, at.secret)
-        others, space = self._apart(name)
-        if space is None:
-            space = SpaceHead(name, at.number)
-        if front:
-            _, number, newest, history, writes = space
-            space = SpaceHead(name, number, newest, history, _added(writes, key, mark))
-        return self._after(others, space, mark, frames)
+        return self._after(at, key if front else None, seq, frames, None, None)
+
+    def _after(self, at: At, key: Key | None, seq: int, frames: int, newest: int | None, before: Key | None) -> Heads:
+        """The head with one more row; one function for both, since each write runs it with a cold processor cache.
+
+        Args:
+            key: the checkpoint whose sum the row is added to, or None.
+            newest: the row's commit sequence when it is a checkpoint.
+            before: the checkpoint that isn't the newest any longer.
+        """
+        ns, number, secret = at
+        all_frames, rows, parked, parked_sum, vault, spaces = self
+        all_frames += frames + 1
+        if all_frames >= FRAMES_AT_MOST:
+            raise _used_up(all_frames)
+        name, mark = secret.names.get(ns) or space_name(ns, secret), row_mark(seq, secret)
+        if not spaces or spaces[-1][0] != name:
+            found = self.named(name) or SpaceHead(name, number)
+            spaces = (*(space for space in spaces if space[0] != name), found)
+        _, number, stored, history, writes = spaces[-1]
+        if key is not None and writes is not None:
+            writes = _added(writes, key, mark, before)
+        if newest is not None:
+            stored, history = newest, b""
+        space = SpaceHead(name, number, stored, history, writes)
+        return Heads(all_frames, (rows + mark) % ROWS, parked, parked_sum, vault, (*spaces[:-1], space))
 
     def with_space(self, space: SpaceHead) -> Heads:
         """The head with what is newest in a namespace, as the one written last."""
-        return self._replace(spaces=(*self._apart(space.name)[0], space))
-
-    def _apart(self, name: bytes) -> tuple[tuple[SpaceHead, ...], SpaceHead | None]:
-        """The other namespaces, and the one with that mark of its name."""
-        spaces = self.spaces
-        if spaces and spaces[-1].name == name:
-            return spaces[:-1], spaces[-1]
-        return tuple(each for each in spaces if each.name != name), self.named(name)
-
-    def _after(self, others: tuple[SpaceHead, ...], space: SpaceHead, mark: int, frames: int) -> Heads:
-        sealed = self.frames + frames + 2
-        if sealed >= FRAMES_AT_MOST:
-            raise UnavailableError(
-                f"the thread's data key has sealed {sealed} frames, and seals no more than {FRAMES_AT_MOST}; "
-                f"nothing of this call was stored. `agent-ckpt keys rotate --compromised` gives every thread a new one"
-            )
-        rows = (self.rows + mark) % ROWS
-        return Heads(sealed, rows, self.parked, self.parked_sum, self.vault, (*others, space))
+        return self._replace(spaces=(*(each for each in self.spaces if each.name != space.name), space))
 
 
-def _added(known: Writes | None, key: Key, mark: int, without: Key | None = None) -> Writes | None:
+def _used_up(frames: int) -> UnavailableError:
+    return UnavailableError(
+        f"the thread's data key has sealed {frames} frames, and seals no more than {FRAMES_AT_MOST}; nothing of this "
+        f"call was stored. `agent-ckpt keys rotate --compromised` gives every thread a new one"
+    )
+
+
+def _added(known: Writes, key: Key, mark: int, without: Key | None = None) -> Writes | None:
     """What is known of a namespace's writes, with one more mark at a checkpoint, and without another checkpoint.
 
     Its size hardly changes from write to write, so that SQLite overwrites the thread's row in place.
     """
-    if known is None:
-        return None
     if len(known) == 1:
         ((only, sum_of_it),) = known
         if only == key:
@@ -204,7 +206,7 @@ _NAMES_KEPT = 256
 def park(secret: Secret, thread: int, space: SpaceHead) -> bytes:
     """A namespace's part of the head, as it stands in the namespace's own row."""
     here = ("parked", thread, space.number, space.name)
-    return secret.cipher.seal(_HEADER, pack_made(tuple(space)), here)
+    return secret.cipher.bind(pack_made(tuple(space)), here)
 
 
 def unpark(secret: Secret, thread: int, name: bytes, number: int, sealed: bytes) -> SpaceHead:
@@ -213,7 +215,7 @@ def unpark(secret: Secret, thread: int, name: bytes, number: int, sealed: bytes)
     Raises:
         UnsealError: when it isn't that namespace's.
     """
-    return _space(unpack(secret.cipher.open(_HEADER, sealed, ("parked", thread, number, name))))
+    return _space(unpack(secret.cipher.unbind(sealed, ("parked", thread, number, name))))
 
 
 def seal(secret: Secret, row: ThreadRow) -> bytes:
@@ -224,7 +226,7 @@ def seal(secret: Secret, row: ThreadRow) -> bytes:
     frames, rows, parked, parked_sum, vault, spaces = found
     payload = pack_made((session, frames, rows, parked, parked_sum, vault, [tuple(space) for space in spaces]))
     here = ("head", thread, revision, next_blob, collected)
-    sealed = secret.cipher.seal(_HEADER, payload, here)
+    sealed = secret.cipher.bind(payload, here)
     secret.last_head = (sealed, here, session, found)
     return sealed
 
@@ -243,7 +245,7 @@ def open(secret: Secret, at: Numbers, sealed: bytes | None) -> tuple[bytes | Non
     here, known = ("head", *at), secret.last_head
     if known is not None and known[0] == sealed and known[1] == here:
         return known[2], known[3]
-    session, frames, rows, parked, parked_sum, vault, spaces = unpack(secret.cipher.open(_HEADER, sealed, here))
+    session, frames, rows, parked, parked_sum, vault, spaces = unpack(secret.cipher.unbind(sealed, here))
     found = Heads(frames, rows, parked, parked_sum, vault, tuple(map(_space, spaces)))
     secret.last_head = (sealed, here, session, found)
     return session, found

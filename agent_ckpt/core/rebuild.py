@@ -86,8 +86,7 @@ def parked(row: ThreadRow) -> Program[ThreadRow]:
         sealed = heads.park(secret, row.thread, space)
         total, count = (total + heads.parked_mark(space.number, sealed, secret)) % heads.ROWS, count + 1
         yield Statement("park_space", (space.number, sealed))
-    frames = known.frames + count - known.parked
-    return row._replace(heads=known._replace(frames=frames, parked=count, parked_sum=total, spaces=spaces))
+    return row._replace(heads=known._replace(parked=count, parked_sum=total, spaces=spaces))
 
 
 def rebuilt(row: ThreadRow) -> Program[ThreadRow]:

@@ -80,22 +80,26 @@ def check_newest(thread: ThreadRow, place: Place, newest: int | None) -> None:
         raise replayed(place, f"its newest checkpoint is the one of commit {newest or 0}, and {sealed} was sealed")
 
 
-def check_writes(thread: ThreadRow, place: Place, key: bytes | str, seqs: Iterable[int]) -> None:
+def check_writes(thread: ThreadRow, place: Place, key: bytes | str, seqs: Iterable[int]) -> bool:
     """Compare the rows of a checkpoint and of its pending writes with what the thread's sealed head says of them.
 
     Args:
         seqs: of the checkpoint and of the writes.
 
+    Returns:
+        Whether that is known: of an older checkpoint, the head doesn't tell.
+
     Raises:
         SealError: when one was removed, or one put back.
     """
     if thread.heads is None:
-        return
+        return True
     secret = cast(Secret, thread.secret)
     space = thread.heads.space(place.ns, secret)
     sealed = space.sum_of(key) if space is not None else None
     if sealed is not None and heads.total(seqs, secret) != sealed:
         raise replayed(place, "the rows of its pending writes are not those that were sealed")
+    return sealed is not None
 
 
 def replayed(place: Place, why: str) -> SealError:
