@@ -16,7 +16,7 @@ from typing import Any
 from agent_ckpt.codec import seal
 from agent_ckpt.codec.frame import UnsealError
 from agent_ckpt.codec.keysource import material, new_key_text, put_first, read_source, sole_writer
-from agent_ckpt.errors import KeyMaterialError, KeyServiceError, SealError, UsageError, WrongKeyError
+from agent_ckpt.errors import CkptError, KeyMaterialError, KeyServiceError, SealError, UsageError, WrongKeyError
 
 log = logging.getLogger("agent_ckpt")
 
@@ -51,9 +51,16 @@ class Keyring:
             raise UsageError("a Keyring takes either keys or a key service")
         if timeout_s <= 0:
             raise UsageError(f"a Keyring's timeout_s must be above 0, got {timeout_s!r}")
-        given = [] if active is None else [active, *older]
-        self._keys = {seal.key_id(key): key for key in (material(one, "the key") for one in given)}
         self._service = service
+        self._keys: dict[str, bytes] = {}
+        given = [] if active is None else [active, *older]
+        active, older = None, ()
+        try:
+            self._keys = {seal.key_id(key): key for key in (material(one, "the key") for one in given)}
+        except KeyMaterialError as exc:
+            # Error reports show the local variables of calls, and a key that was cut or mistyped tells most of one.
+            given = []
+            raise exc.with_traceback(None) from None
         self._timeout_s = timeout_s
         self._source: str | None = None
         self._known: dict[bytes, bytes] = {}
@@ -292,6 +299,15 @@ def _altered(what: str, why: str) -> SealError:
         f"{what} can't be opened: {why}. It was changed, or comes from another thread or file; restore a backup.",
         reason="altered",
     )
+
+
+def keyring_of(given: KeySource | None, environ: Mapping[str, str] | None = None) -> Keyring | None:
+    """`Keyring.of`, or None for None; an error's traceback goes no deeper, where what was given stands in variables."""
+    try:
+        return Keyring.of(given, environ) if given is not None else None
+    except CkptError as exc:
+        given = None
+        raise exc.with_traceback(None) from None
 
 
 _services: weakref.WeakKeyDictionary[Any, Keyring] = weakref.WeakKeyDictionary()

@@ -74,15 +74,23 @@ def material(given: bytes | str, what: str) -> bytes:
 
 
 def _decoded(text: str, what: str) -> bytes:
+    raw = _from_text(text)
+    if raw is None:
+        raise KeyMaterialError(
+            f"{what} is a text of {len(text)} characters that is neither 64 hex digits nor base64 of 32 bytes; "
+            f"{MAKE_ONE}"
+        )
+    return raw
+
+
+def _from_text(text: str) -> bytes | None:
+    """The bytes of a key's text form. None, and no error to stand beside ours, which would hold the text."""
     try:
         if len(text) == 2 * seal.KEY_SIZE:
             return bytes.fromhex(text)
         return base64.b64decode(text.replace("-", "+").replace("_", "/"), validate=True)
     except (ValueError, binascii.Error):
-        raise KeyMaterialError(
-            f"{what} is a text of {len(text)} characters that is neither 64 hex digits nor base64 of 32 bytes; "
-            f"{MAKE_ONE}"
-        ) from None
+        return None
 
 
 def _is_printable(raw: bytes) -> bool:
