@@ -32,7 +32,7 @@ ENV = {"CKPT_TEST_KEY": KEY.hex(), "CKPT_OTHER_KEY": OTHER.hex(), "COLUMNS": "30
 def forms(key: bytes) -> list[str]:
     """The ways in which a key may be told."""
     text = base64.b64encode(key).decode()
-    return [key.hex(), text, text.rstrip("="), base64.urlsafe_b64encode(key).decode(), repr(key)[2:-1]]
+    return [key.hex(), text, text.rstrip("="), base64.urlsafe_b64encode(key).decode(), bytes.__repr__(key)[2:-1]]
 
 
 def filled(saver: AgentSaver) -> None:
@@ -105,6 +105,14 @@ def altered(path: Path) -> Any:
         return saver.get_tuple(config())
 
 
+def altered_store(path: Path) -> Any:
+    """The envelope of the store's key with another byte."""
+    with closing(sqlite3.connect(path)) as connection:
+        (stored,) = connection.execute("SELECT seal FROM this_store").fetchone()
+    edit(path, ("UPDATE this_store SET seal = ?", (stored[:40] + bytes([stored[40] ^ 1]) + stored[41:],)))
+    return AgentSaver(path, key=KEY).get_tuple(config())
+
+
 def wrong_service(path: Path) -> Any:
     """A key service whose answers are other keys than those that were wrapped."""
 
@@ -131,6 +139,7 @@ REFUSED: list[Callable[[Path], Any]] = [
     lambda path: AgentSaver.from_env({"AGENT_CKPT_URL": str(path), "K": KEY.hex(), "AGENT_CKPT_KEY": KEY.hex()}),
     lambda path: AgentSaver.from_env({"AGENT_CKPT_URL": str(path), "K": KEY.hex()[1:], "AGENT_CKPT_KEY": "env:K"}),
     altered,
+    altered_store,
     wrong_service,
 ]
 

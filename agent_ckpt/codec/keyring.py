@@ -192,7 +192,7 @@ class Keyring:
                 answer = self._ask("unwrap", key_id, wrapped)
                 if not isinstance(answer, bytes) or not 0 < len(answer) <= 64 or not fits(answer):
                     raise _wrong_answer("unwrap", key_id, "it gave other bytes than those that were wrapped")
-                keys = self._known[envelope] = answer
+                keys = self._known[envelope] = seal.KeyBytes(answer)
         with self._lock:
             self._asking.pop(envelope, None)
         return keys

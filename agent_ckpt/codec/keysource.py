@@ -70,7 +70,7 @@ def material(given: bytes | str, what: str) -> bytes:
         raise KeyMaterialError(f"{what} has {len(raw)} bytes where {seal.KEY_SIZE} are needed; {MAKE_ONE}")
     if _is_printable(raw) or len(set(raw)) < _LEAST_DISTINCT:
         raise KeyMaterialError(f"{what} looks like text or a pattern, not like 32 random bytes; {MAKE_ONE}")
-    return raw
+    return seal.KeyBytes(raw)
 
 
 def _decoded(text: str, what: str) -> bytes:

@@ -186,7 +186,8 @@ class StoreKeys:
         Args:
             address_key: the key of the thread's addresses, where blobs with addresses exist already.
         """
-        material = seal.new_keys(seal.KEY_SIZE) + (address_key or seal.new_keys(seal.ADDRESS_KEY_SIZE))
+        own = seal.new_keys(seal.KEY_SIZE)
+        material = seal.KeyBytes(own + (address_key or seal.new_keys(seal.ADDRESS_KEY_SIZE)))
         context = self.context(thread_id)
         return self._keep(seal.thread_secret(material, context, self.keyring.wrap(material, context, self.turn)))
 
