@@ -32,8 +32,6 @@ from agent_ckpt.model import CAPTURE, Body, Entry, Place, Ref, ThreadRow
 _OWN_KEYS = frozenset(("v", "id", "ts", "channel_values", "channel_versions", "versions_seen", "updated_channels"))
 NO_ENVIRONMENT = (None, "")
 NOTHING: Mapping[str, Any] = {}
-NOT_GIVEN = (None, None)
-Given = Mapping[tuple[str, str], tuple[list[Any] | None, Any]]
 
 
 class Planning:
@@ -49,12 +47,7 @@ class Planning:
         self._rules = rules
         self._ns, self._checkpoint_id = "", ""
         self._state_version: int | None = None
-        self._planner = Planner(
-            codec,
-            self.hot.entry_of,
-            lambda path: self.hot.sequences.get((self._ns, path)),
-            lambda path: self.hot.arrays.get((self._ns, path)),
-        )
+        self._planner = Planner(codec, hot)
 
     def put(
         self,
@@ -89,10 +82,11 @@ class Planning:
             raise UsageError("the checkpoint has no id")
         place = Place(at.thread_id, at.ns, checkpoint_id)
         self._ns, self._checkpoint_id = place.ns, checkpoint_id
+        self._planner.ns = place.ns
         self._state_version = state_version_of(metadata)
-        given: Given = {}
-        if session is not None and session.given:
-            given, session.given = session.given if metadata.get("source") == "input" else {}, {}
+        if session is not None and session.given is not None:
+            self._planner.untouched = session.given.untouched(place.ns, checkpoint, metadata, new_versions)
+            session.given = session.given if session.given.lasts else None
         rest = {key: value for key, value in checkpoint.items() if key not in _OWN_KEYS}
         updated = checkpoint.get("updated_channels")
         body = Body(
@@ -105,7 +99,7 @@ class Planning:
             self._whole(rest, "checkpoint") if rest else None,
             self._state_version,
         )
-        channels, inherits = self._channels(at, checkpoint, new_versions, given)
+        channels, inherits = self._channels(at, checkpoint, new_versions)
         for name, value in captured.items():
             channels.append((CAPTURE + name, None, self._planner.plan(value, path_of(CAPTURE + name))))
         plans = [plan for _, _, plan in channels]
@@ -182,7 +176,7 @@ class Planning:
             raise self._codec.refuse(value, path, exc) from exc
 
     def _channels(
-        self, at: Place, checkpoint: Checkpoint, new_versions: Mapping[str, Any], given: Given
+        self, at: Place, checkpoint: Checkpoint, new_versions: Mapping[str, Any]
     ) -> tuple[list[tuple[str, Any, Any]], bool]:
         """Name, version and plan of each channel; and whether one has its parent's reference.
 
@@ -198,8 +192,7 @@ class Planning:
         channels: list[tuple[str, Any, Any]] = []
         for name, version in versions.items():
             if name in values:
-                plan: Any = self._as_given(given, name, values[name]) if name not in new_versions else None
-                plan = plan or self._planner.plan(values[name], path_of(name))
+                plan: Any = self._planner.plan(values[name], path_of(name))
             else:
                 plan = None if name in new_versions else KEEP
                 if plan is KEEP and known:
@@ -213,17 +206,6 @@ class Planning:
                     raise UsageError(f"a channel can't be named {name!r}: such names are taken by the option capture")
                 channels.append((name, None, self._planner.plan(value, path_of(name))))
         return channels, inherits
-
-    def _as_given(self, given: Given, name: str, value: Any) -> tree.Kept | None:
-        """The plan of a list that is the very one which the run was given; None where it must be looked at.
-
-        Between a restore and the put of a run's input no code runs but LangGraph's.
-        """
-        its_list, state = given.get((self._ns, name), NOT_GIVEN)
-        known: tree.State | None = self.hot.sequences.get((self._ns, path_of(name)))
-        if known is None or state is not known or its_list is None or its_list is not value:
-            return None
-        return tree.Kept(known.ref) if len(its_list) == len(known.bodies) else None
 
     def _framed(self, plans: Sequence[Any]) -> dict[bytes, bytes]:
         """Frames of what isn't known to be stored, made outside the transaction."""

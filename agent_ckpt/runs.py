@@ -111,7 +111,7 @@ class GoingRun:
     """A run from its restore to its end, and to the end of the last write that it began.
 
     Attributes:
-        session: its session.
+        session_id, thread_id, base: its session's.
         began, renewed: monotonic seconds: when it restored, when it last wrote.
         position: the OS thread and the task that it began in.
         board: where other processes see it, once it writes.
@@ -121,7 +121,8 @@ class GoingRun:
     """
 
     def __init__(self, session: Session, loop: Any, board: Board) -> None:
-        self.session = session
+        # Weak, as the session refers to it. Whatever may still write holds the session.
+        self._session = weakref.ref(session)
         self.session_id, self.thread_id, self.base = session.id, session.thread_id, session.base
         self.began = self.renewed = time.monotonic()
         self.position = position()
@@ -178,7 +179,9 @@ class GoingRun:
             self.end()
 
     def _refuse_the_late(self) -> None:
-        self.session.refused = self.session.refused or cancelled(self.session)
+        session = self._session()
+        if session is not None:
+            session.refused = session.refused or cancelled(session)
 
     def begin_write(self) -> None:
         """It is about to write: show it to the other processes, and that it does something."""
@@ -200,6 +203,10 @@ class GoingRun:
             last = self._over and not self.pending
         if last:
             self.end()
+
+    def channel(self, name: str) -> Any:
+        """LangGraph's channel of a name, or None where there is none, or the loop is gone."""
+        return (getattr(self._loop(), "channels", None) or {}).get(name)
 
     def is_executing(self) -> bool:
         """Whether some OS thread is inside it right now."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -24,11 +24,18 @@ from agent_ckpt.core.put import ReplanError, Written
 from agent_ckpt.core.session import Session
 from agent_ckpt.entry import begin, give_way
 from agent_ckpt.errors import ThreadConflictError, UnavailableError, UsageError
+from agent_ckpt.given import Given
+from agent_ckpt.later import Later
 from agent_ckpt.metadata import metadata_of
 from agent_ckpt.model import Place
 from agent_ckpt.parts import PLANS_AT_MOST, Store
 from agent_ckpt.planning import Planning, Reading
 from agent_ckpt.steps import Call, Steps
+
+if TYPE_CHECKING:
+    from agent_ckpt import same as comparing
+else:
+    comparing = Later("agent_ckpt.same")
 
 log = logging.getLogger("agent_ckpt")
 
@@ -80,10 +87,9 @@ def _given_back(
         # A look into the past may show old writes; what would go on with them is told when it writes.
         if begun and not session.wrote:
             session.refused = session.refused or stuck
-    if session.run is not None and store.code.migrations.current is None:
-        values = found.checkpoint["channel_values"]
-        lists = ((name, values[name], state) for name, state in restored.found.states.items())
-        session.given = {(place.ns, name): (value, state) for name, value, state in lists if type(value) is list}
+    # A subgraph's loop has channels of its own.
+    if begun and isinstance(session.run, runs.GoingRun) and store.code.migrations.current is None:
+        session.given = Given(place.ns, found.checkpoint, restored.found.states, session.run)
     if kept:
         store.code.watch.unresolved(found.config, kept)
     if store.code.watch.looks and is_filled_in(config):
@@ -112,8 +118,21 @@ def put(
         made = planning.put(parent, config, checkpoint, stored, new_versions, session, writer, captured)
         return lambda: putting.put(made)
 
-    yield from write(store, str(parent.thread_id), session, plan)
-    return config_for(Place(parent.thread_id, parent.ns, checkpoint["id"]), session)
+    place = Place(parent.thread_id, parent.ns, checkpoint["id"])
+    try:
+        yield from write(store, str(parent.thread_id), session, plan)
+    except putting.ComparedError as stored_otherwise:
+        yield from _compare(store, place, checkpoint, stored_otherwise)
+    return config_for(place, session)
+
+
+def _compare(store: Store, place: Place, checkpoint: Checkpoint, found: putting.ComparedError) -> Steps[None]:
+    """Let a put pass whose checkpoint is stored with the same values in other bytes; else raise the conflict."""
+    stored = yield from comparing.StoredReader(store.codec).read(place)
+    ours = checkpoint["channel_values"]
+    theirs = stored.checkpoint["channel_values"] if stored is not None else {}
+    if not all(name in ours and name in theirs and comparing.same(ours[name], theirs[name]) for name in found.channels):
+        raise found.refused
 
 
 def put_writes(

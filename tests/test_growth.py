@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import random
 from collections import Counter
@@ -356,6 +357,27 @@ def test_statements_of_a_put(api: Api, saver: AgentSaver) -> None:
         with statements(saver) as seen:
             thread.writes(("messages", [message(len(history) + 1000)]), ("branch:to:x", None), task=f"t{len(history)}")
         assert len(seen) <= 8 + Counter(seen)["insert_blob"], seen
+
+
+def test_a_turn_leaves_nothing_of_ours_to_the_collector(api: Api) -> None:
+    """Calls that leave cycles behind make Python's collector go through the whole program's young objects, each
+    time that a few hundred have gathered."""
+    graph = react_graph(api.saver, ScriptedModel(script=lambda messages: AIMessage(f"{len(messages)}")))
+    at: Any = {"configurable": {"thread_id": "t"}}
+    for turn in range(2):
+        api.invoke(graph, {"messages": [("user", f"{turn}")]}, at)
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        api.invoke(graph, {"messages": [("user", "2")]}, at)
+        gc.collect()
+        left = {type(each).__qualname__ for each in gc.garbage if type(each).__module__.startswith("agent_ckpt")}
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert left == set()
 
 
 def test_the_first_write_of_a_new_thread_looks_up_nothing(saver: AgentSaver) -> None:

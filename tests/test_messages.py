@@ -7,7 +7,7 @@ import enum
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import pytest
 from hypothesis import given, settings
@@ -365,7 +365,7 @@ def _answering(saver: AgentSaver) -> Graph:
 def test_what_a_run_was_given_is_not_compared_before_any_code_has_seen_it(
     saver: AgentSaver, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The put of a run's input looks at no message of a long list; the later ones do, and store what a node edits."""
+    """The puts before a run's first node look at no message of a long list; the later ones do, and store its edits."""
     at: Any = {"configurable": {"thread_id": "t"}}
     graph = _answering(saver)
     compared = 0
@@ -385,10 +385,45 @@ def test_what_a_run_was_given_is_not_compared_before_any_code_has_seen_it(
         )
     history = list(saver.list(at))
     assert [each.metadata["source"] for each in history[:3]] == ["loop", "loop", "input"]
-    # Of three puts, and of the write of the node's answer, which is another list.
-    assert compared == 2
+    assert compared == 1
     contents = [each.checkpoint["channel_values"]["messages"][0].content for each in history[:3]]
     assert contents == [f"hi{' edited' * count}" for count in (3, 2, 2)]
+
+
+def _stamping(left: list[Any], right: list[Any]) -> list[Any]:
+    for message in left:
+        message.additional_kwargs["stamped"] = message.additional_kwargs.get("stamped", 0) + 1
+    return [*left, *right]
+
+
+class Stamped(TypedDict):
+    messages: Annotated[list[Any], _stamping]
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["root", "subgraph"])
+def test_a_reducer_that_edits_what_is_there_is_seen(nested: bool, saver: AgentSaver, api: Api) -> None:
+    """Only LangGraph's own reducer is trusted to change no message: what another one edits before the first node runs
+    is stored with the input, in a subgraph too whose parent has a channel of the same name."""
+
+    builder = StateGraph(Stamped)
+    builder.add_node("idle", lambda state: None)
+    builder.add_edge(START, "idle")
+    graph: Graph = builder.compile(checkpointer=True if nested else saver)
+    if nested:
+        outer = StateGraph(MessagesState)
+        outer.add_node("inner", graph)
+        outer.add_edge(START, "inner")
+        graph = outer.compile(checkpointer=saver)
+    at: Any = {"configurable": {"thread_id": "t"}}
+    for turn in range(4):
+        more = 150 if turn == 0 else 1
+        api.invoke(
+            graph, {"messages": [lc.HumanMessage("hi", id=f"h{turn}.{n}") for n in range(more)]}, at, durability="sync"
+        )
+    ns = {"thread_id": "t", "checkpoint_ns": "inner" if nested else ""}
+    last, applied = list(saver.list({"configurable": ns}, limit=2))
+    stamps = [each.checkpoint["channel_values"]["messages"][0].additional_kwargs for each in (last, applied)]
+    assert stamps == [{"stamped": 3}] * 2
 
 
 def test_a_raw_restore_is_compared_at_its_first_put(api: Api) -> None:

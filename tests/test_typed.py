@@ -45,6 +45,7 @@ from agent_ckpt.codec.gate import Gate, UnresolvedError
 from agent_ckpt.codec.plan import Planner
 from agent_ckpt.codec.unstorable import Unstorable
 from agent_ckpt.codec.values import ValueCodec
+from agent_ckpt.core.hot import HotThread
 from agent_ckpt.model import Entry
 from agent_ckpt.same import same
 from tests import typed_kinds as kinds
@@ -875,7 +876,7 @@ def test_names_of_fields_that_were_set_may_be_any() -> None:
 def test_a_registered_codec_holds_for_arrays_at_the_top() -> None:
     """A codec for numpy's own array is used also for one that would be stored by its differences."""
     agent_ckpt.register_codec(np.ndarray, name="list/1", encode=lambda v: v.tolist(), decode=lambda p: np.array(p) + 1)
-    planner = Planner(codec(), lambda body: Entry(body, b""), lambda _: None, lambda _: None)
+    planner = Planner(codec(), HotThread(0, 0, b"secret"))
     plan = planner.plan(np.zeros(200), "x")
     assert isinstance(plan, Entry)
     assert codec().decode(plan.body).tolist() == [1.0] * 200

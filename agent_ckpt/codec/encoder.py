@@ -55,7 +55,7 @@ class Encoder:
         secrets_allowed: whether a SecretStr or SecretBytes may be kept.
     """
 
-    __slots__ = ("_apart", "_extended", "_flags", "_inside", "_same", "_stopped", "_ways")
+    __slots__ = ("_apart", "_extended", "_flags", "_inside", "_many", "_same", "_stopped", "_ways")
 
     def __init__(self, gate: Gate, *, lenient: bool = False, secrets_allowed: bool = True) -> None:
         self._apart = Apart(gate.under(None), lenient, secrets_allowed)
@@ -64,7 +64,9 @@ class Encoder:
         self._flags: list[bool] = []
         self._same: dict[int, tuple[Any, Any]] = {}
         self._stopped: BaseException | None = None
-        self._ways: dict[type, Callable[[Any, type], Any]] = {_Between: self._between}
+        # A method of its own in here would leave every encoder to the collector.
+        self._ways: dict[type, Callable[[Any, type], Any]] = {}
+        self._many: set[type] = {_Between}
 
     def encode(self, value: Any) -> bytes:
         """The msgpack of a value.
@@ -128,10 +130,13 @@ class Encoder:
         """What msgpack writes in the place of a value that it has no form for."""
         cls = type(value)
         try:
-            way = self._ways.get(cls)
-            if way is None:
-                way = self._ways[cls] = self._apart.way(value, cls)
-            taken = way(value, cls)
+            if cls in self._many:
+                taken = self._between() if cls is _Between else self._one_for_many(value, cls)
+            else:
+                way = self._ways.get(cls)
+                if way is None:
+                    way = self._ways[cls] = self._apart.way(value, cls)
+                taken = way(value, cls)
             if type(taken) is not tuple:
                 self._extended = taken is not _MARK
                 return taken
@@ -148,7 +153,7 @@ class Encoder:
             return _Ext(code, content)
         made = _Ext(code, content)
         self._same[id(value)] = value, made
-        self._ways[cls] = self._one_for_many
+        self._many.add(cls)
         return made
 
     def _packed(self, code: int, content: list[Any], step: str) -> bytes:
@@ -170,7 +175,7 @@ class Encoder:
         same = self._same.get(id(value))
         return same[1] if same is not None else self._apart.way(value, cls)(value, cls)
 
-    def _between(self, value: Any, cls: type) -> Any:  # noqa: ARG002
+    def _between(self) -> Any:
         self._flags.append(self._extended)
         return _MARK
 

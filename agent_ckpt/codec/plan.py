@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from agent_ckpt.codec import frame, pieces, registry, tree
 from agent_ckpt.codec.arrays import KnownArray, describe, smallest_body
@@ -24,32 +24,43 @@ _PIECE = bytes((frame.PIECE,))
 _ATOMS = (type(None), bool, int, float)
 
 
+class Known(Protocol):
+    """What is known of a thread.
+
+    Attributes:
+        sequences, arrays: by namespace and path, what stood there last.
+    """
+
+    sequences: dict[tuple[str, str], State]
+    arrays: dict[tuple[str, str], KnownArray]
+
+    def entry_of(self, body: bytes) -> Entry:
+        """The entry of a body, the known one or a new one."""
+
+
 class Planner:
-    """Plans values for one thread.
+    """Plans values for one namespace of a thread.
+
+    It refers to nothing that refers to it: what each write leaves to the collector, the collector goes through all
+    young objects of the program for.
 
     Args:
         codec: the value codec.
-        entry_of: gives the Entry of a body, the known one or a new one.
-        before: gives the state of what stood under a path before, if it is known.
-        array_before: the same for an array.
+        known: what is known of the thread.
 
     Attributes:
+        ns: the namespace; set by the caller.
         sequences, arrays: what this plan leaves under each path, for the next one.
+        untouched: by path, a state and how many leading parts of it a list is certain to have still; set by the caller.
     """
 
-    def __init__(
-        self,
-        codec: ValueCodec,
-        entry_of: Callable[[bytes], Entry],
-        before: Callable[[str], State | None],
-        array_before: Callable[[str], KnownArray | None],
-    ) -> None:
+    def __init__(self, codec: ValueCodec, known: Known) -> None:
         self._codec = codec
-        self._entry_of = entry_of
-        self._before = before
-        self._array_before = array_before
+        self._known = known
+        self.ns = ""
         self.sequences: dict[str, Seq] = {}
         self.arrays: dict[str, KnownArray] = {}
+        self.untouched: Mapping[str, tuple[State, int]] = {}
 
     def plan(self, value: Any, path: str, depth: int = 0) -> Plan:
         """Plan a value.
@@ -84,7 +95,7 @@ class Planner:
             raise self._codec.refuse(value, path, exc) from exc
 
     def _leaf(self, body: bytes) -> Entry | bytes:
-        return body if len(body) <= INLINE_UP_TO else self._entry_of(body)
+        return body if len(body) <= INLINE_UP_TO else self._known.entry_of(body)
 
     def _plan_opaque(self, body: bytes, path: str) -> Plan:
         """A body that can't be split by its structure, cut only where it is long."""
@@ -100,29 +111,31 @@ class Planner:
         return self._plan_long(tree.TEXT, value, raw, path)
 
     def _plan_long(self, kind: int, value: str | bytes, raw: bytes, path: str) -> Plan:
-        before = self._before(path)
+        before = self._known.sequences.get((self.ns, path))
         if before is not None and before.kind == kind and before.bodies[0] == value:
             return Kept(before.ref)
-        seq = Seq(kind, [self._entry_of(_PIECE + piece) for piece in pieces.cut(raw)], bodies=[value])
+        seq = Seq(kind, [self._known.entry_of(_PIECE + piece) for piece in pieces.cut(raw)], bodies=[value])
         self.sequences[path] = seq
         return seq
 
     def _plan_array(self, shape: list[Any], raw: bytes, width: int, path: str) -> Entry:
-        before = self._array_before(path)
+        before = self._known.arrays.get((self.ns, path))
         if before is not None and before.shape == shape and before.raw == raw:
             self.arrays[path] = before
             return before.entry
         body, chain = smallest_body(shape, raw, width, before)
-        entry = self._entry_of(body)
+        entry = self._known.entry_of(body)
         self.arrays[path] = KnownArray(entry, raw, shape, chain)
         return entry
 
     def _plan_list(self, value: list[Any], path: str, depth: int) -> Plan:
-        before = self._before(path)
+        before = self._known.sequences.get((self.ns, path))
         if before is not None and before.kind != tree.LIST:
             before = None
         run = before.run if before is not None else None
-        known = run.same(value) if run is not None else 0
+        state, known = self.untouched.get(path, (None, 0))
+        if state is None or state is not before:
+            known = run.same(value) if run is not None else 0
         packed: list[bytes] = []
         try:
             bodies = self._codec.encode_many(value[known:] if known else value, known, packed)
@@ -154,7 +167,7 @@ class Planner:
             raise self._codec.refuse(value, path, exc) from exc
         if not _worth_parts(bodies, DICT_WHOLE_UP_TO):
             return self._leaf(self._encode(value, path))
-        before = self._before(path)
+        before = self._known.sequences.get((self.ns, path))
         known: dict[str, tuple[bytes, Kept]] = {}
         if before is not None and before.kind == tree.DICT and before.keys is not None:
             if before.keys == keys and before.bodies == bodies:

@@ -33,6 +33,22 @@ class ReplanError(Exception):
         self.row = row
 
 
+class ComparedError(Exception):
+    """The checkpoint is stored already, some of its channels in other bytes, so that their values must be compared.
+
+    An array is stored as the difference to the one before it, where that is known.
+
+    Attributes:
+        channels: the names of those channels.
+        refused: the error, should a value of them differ.
+    """
+
+    def __init__(self, channels: list[str], refused: ThreadConflictError) -> None:
+        super().__init__("compare values")
+        self.channels = channels
+        self.refused = refused
+
+
 class Target(NamedTuple):
     """What a plan was made for.
 
@@ -120,6 +136,7 @@ def put(plan: PutPlan) -> Program[Written]:
             isn't the head or the id is stored with other content.
         CorruptionError: when what it builds on isn't what was stored.
         ReplanError: when blobs were dropped or the thread was made anew meanwhile.
+        ComparedError: when the id is stored with what may be the same content.
     """
     place = plan.place
     key = ids.shrink(place.checkpoint_id or "")
@@ -149,9 +166,11 @@ def put(plan: PutPlan) -> Program[Written]:
     ]
     payload = rows.pack_body(body, plan.ends)
     if existing is not None:
-        if _same(existing, plan):
+        others = _others(existing, plan)
+        if others == []:
             return Written(row, False, assembled)
-        raise _other_content(plan, row)
+        refused = _other_content(plan, row)
+        raise ComparedError(others, refused) if others else refused
     if space is None:
         space = (yield Statement("insert_space", (row.thread, place.ns)))[0][0]
     framed = frame.seal_row(
@@ -246,16 +265,22 @@ def _inherit(before: tuple[Any, Ref] | None, version: Any) -> Ref:
     return before[1] if before is not None and before[0] == version else None
 
 
-def _same(existing: CheckpointRow, plan: PutPlan) -> bool:
+def _others(existing: CheckpointRow, plan: PutPlan) -> list[str] | None:
+    """The channels whose references differ in a stored checkpoint, or None where anything else does."""
     if existing.parent_id != plan.parent_id or existing.run_id != plan.run_id:
-        return False
-    return _without_captures(body_of(existing)) == _without_captures(plan.body)
+        return None
+    stored, body = body_of(existing), plan.body
+    theirs, ours = _of_state(stored), _of_state(body)
+    if [part[:2] for part in theirs] != [part[:2] for part in ours]:
+        return None
+    if rows.pack_body(replace(stored, channels=[])) != rows.pack_body(replace(body, channels=[])):
+        return None
+    return [name for (name, _, ref), (_, _, other) in zip(ours, theirs, strict=True) if ref != other]
 
 
-def _without_captures(body: Body) -> bytes:
-    """What makes two checkpoints the same: not what the process's random generators were at."""
-    state = [part for part in body.channels if part[1] is not None or not part[0].startswith(CAPTURE)]
-    return rows.pack_body(replace(body, channels=state))
+def _of_state(body: Body) -> list[tuple[str, Any, Ref]]:
+    """The channels but for what is captured: random generators that have moved on make no other checkpoint."""
+    return [tuple(part) for part in body.channels if part[1] is not None or not part[0].startswith(CAPTURE)]
 
 
 def _other_content(plan: PutPlan, row: ThreadRow) -> ThreadConflictError:

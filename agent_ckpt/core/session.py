@@ -42,7 +42,7 @@ class HeldLease(Protocol):
         """The id under which it is held; None once it was given back."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Session:
     """One restore and what follows it.
 
@@ -60,8 +60,7 @@ class Session:
             (a raw get_tuple, update_state) and for a run that has ended.
         lease: the lease that it began under, if any.
         claimed: whether it was made the thread's owner before it wrote; whoever is made that afterwards ends it.
-        given: by namespace and channel, the lists that its run was given and the states behind them, until its first
-            put: nobody but LangGraph has seen them then.
+        given: what its run was given, until code other than LangGraph's may have touched it.
     """
 
     id: bytes
@@ -76,7 +75,7 @@ class Session:
     run: Run | None = None
     lease: HeldLease | None = None
     claimed: bool = False
-    given: dict[tuple[str, str], tuple[list[Any], Any]] = field(default_factory=dict)
+    given: Any = None
     _generation: int = field(default_factory=lambda: _forks)
 
     def alive(self) -> bool:
