@@ -9,7 +9,7 @@ Three kinds of key, from the top:
 
 Nonces are 96 random bits. One data key seals at most 2^32 frames, counted in the thread's sealed head:
 below that, two equal nonces are less likely than 2^-32. (A key per message would need no count; measured, it makes
-sealing a small frame 2.5 times as slow.)
+sealing a small frame 2.5 times as slow.) Heads need no nonce (`DataCipher.bind`).
 """
 
 from __future__ import annotations
