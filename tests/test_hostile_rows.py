@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import json
 import os
 import random
@@ -17,7 +18,7 @@ import typing
 from collections import ChainMap, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
 import ormsgpack
 import pytest
@@ -44,6 +45,7 @@ from tests.typed_kinds import ALL, Colour, Pair, Rich, Small, alike
 Opener = Callable[..., AgentSaver]
 MUTATIONS = int(os.environ.get("AGENT_CKPT_TEST_MUTATIONS", "4000"))
 RAN: list[str] = []
+T = TypeVar("T")
 
 
 def _ran(*args: Any, **_: Any) -> Any:
@@ -104,12 +106,37 @@ class GenericTrap(BaseModel):
         _ran("__pydantic_init_subclass__")
 
 
+class Proxy:
+    """Stands for something else, and asks for it as soon as it is asked what it is."""
+
+    __class__ = property(_ran)  # type: ignore[assignment]
+
+
+PROXY = Proxy()
+
+
+class Meta(type(BaseModel)):  # type: ignore[misc]
+    __or__ = __ror__ = _ran
+    made = 0
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        if Meta.made:
+            _ran("Meta.__new__")
+        Meta.made += 1
+        return super().__new__(cls, *args, **kwargs)
+
+
+class MetaTrap(BaseModel, Generic[T], metaclass=Meta):
+    x: Any = None
+
+
 HERE = __name__
 CALLABLES: list[tuple[str, str]] = [
     ("os", "system"), ("os", "mkdir"), ("subprocess", "Popen"), ("builtins", "eval"), ("builtins", "exec"),
     ("builtins", "__import__"), ("posix", "system"), ("pickle", "loads"), ("importlib", "import_module"),
     ("functools", "partial"), ("operator", "attrgetter"), ("ctypes", "CDLL"), ("pathlib", "Path.unlink"),
-    ("trapmod", "Anything"), ("antigravity", "x"), (HERE, "Trap"), (HERE, "DyingTrap"), (HERE, "SettingTrap"),
+    ("trapmod", "Anything"), ("lazymod", "Anything"), (HERE, "PROXY"), (HERE, "PROXY.x"), (HERE, "MetaTrap"),
+    ("antigravity", "x"), (HERE, "Trap"), (HERE, "DyingTrap"), (HERE, "SettingTrap"),
     (HERE, "DataTrap"), (HERE, "ModelTrap"), (HERE, "GenericTrap"), (HERE, "_ran"), (HERE, "RAN.append"),
     ("langchain_core.messages.ai", "AIMessage.__init__"), ("langgraph.types", "interrupt"),
 ]  # fmt: skip
@@ -191,6 +218,9 @@ def forged(marker: str) -> Iterator[bytes]:
     yield _typed(KNOWN, [5, 99])
     yield _typed(SCALAR, ["O", b"12345678"])
     yield _typed(MESSAGE, [0, {"content": marker, "__class__": 1}, ["content"]])
+    yield _typed(MESSAGE, [0, "content", {"content": marker, "__class__": 1}])
+    for tree in (["any"], ["class", HERE, "MetaTrap", None]):
+        yield _typed(OBJECT, [HERE, "MetaTrap", [tree], 4, {"x": 1}, [], None, None, None])
     yield _typed(MAP, [[1], 2])
 
 
@@ -228,7 +258,13 @@ def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A module on the path that tells when it is imported, and a marker that calls would make."""
     marker = tmp_path / "marker"
     (tmp_path / "trapmod.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
+    (tmp_path / "lazymod.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
     monkeypatch.syspath_prepend(str(tmp_path))
+    lazy = importlib.util.find_spec("lazymod")
+    assert lazy is not None and lazy.loader is not None
+    lazy.loader = importlib.util.LazyLoader(lazy.loader)
+    monkeypatch.setitem(sys.modules, "lazymod", importlib.util.module_from_spec(lazy))
+    lazy.loader.exec_module(sys.modules["lazymod"])
     import pydantic.v1  # noqa: F401  imported lazily by pydantic otherwise
 
     RAN.clear()
@@ -403,7 +439,7 @@ def test_parts_of_other_types_run_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     contents = [[OBJECT, [*before, thing]] for before in ([], [__name__], [__name__, "Watched"])]
     contents += [[KNOWN, [number, *[thing] * parts]] for number in range(31) for parts in (1, 2, 3)]
     contents = [each for each in contents if each[0] != KNOWN or each[1][0] not in HASHING]
-    contents += [[MESSAGE, parts] for parts in ([thing, {}, []], [0, thing, []], [0, {"content": ""}, thing])]
+    contents += [[MESSAGE, parts] for parts in ([thing, "", {}], [0, thing, {}], [0, "", thing], [0, [thing], {}])]
     contents += [[ARRAY, parts] for parts in ([thing, [1], "C", b""], ["|O", thing, "C", []], ["<f8", [1], thing, b""])]
     contents += [[SCALAR, [thing, b""]], [SCALAR, ["U", thing]], [REGISTERED, [thing, 1]]]
     contents += [[OBJECT, [__name__, "Watched", None, *state]] for state in ([thing, {}, None], [1, thing, None])]
@@ -411,7 +447,18 @@ def test_parts_of_other_types_run_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     for code, content in contents:
         with contextlib.suppress(DecodeError, UnresolvedError):
             codec.decode(bytes((frame.TYPED,)) + pack_typed(ormsgpack.Ext(code, pack_typed(content))))
-    assert ran == []
+    theirs = ormsgpack.Ext(foreign.KEYWORDS, pack_typed([__name__, "Watched", {"x": 1}]))
+    item = {"value": {}, "key": "k", "namespace": ["n"], "created_at": "2026-01-01", "updated_at": "2026-01-01"}
+    asked = [["langgraph.store.base", "Item", {**item, key: theirs}] for key in item if key != "value"]
+    asked += [["langgraph.store.base", "Item", {**item, "namespace": [theirs]}]]
+    asked += [["langgraph.types", "Interrupt", {"value": 1, "ns": ns}] for ns in (theirs, [theirs])]
+    asked += [[module, name, theirs] for code, module, name in foreign._TABLE if code == foreign.SINGLE]
+    asked += [[module, name, [theirs]] for code, module, name in foreign._TABLE if code == foreign.POSITIONAL]
+    for content in asked:
+        for code in (foreign.SINGLE, foreign.POSITIONAL, foreign.KEYWORDS):
+            with contextlib.suppress(DecodeError, UnresolvedError):
+                codec.decode(_serde("msgpack", pack_typed(ormsgpack.Ext(code, pack_typed(content)))))
+    assert set(ran) <= {"eq"}, "of what stands in a set, these run"
 
 
 HASHING = (4, 5, 6, 29)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import copy
 import enum
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
+import ormsgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,8 +20,8 @@ from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START, MessagesState, StateGraph
 
-from agent_ckpt import AgentSaver
-from agent_ckpt.codec import frame, messages
+from agent_ckpt import AgentSaver, ValueNotStorableError
+from agent_ckpt.codec import frame, messages, stretches
 from agent_ckpt.codec.pack import pack, unpack
 from agent_ckpt.codec.values import ValueCodec
 from tests.agents import Graph
@@ -233,10 +236,10 @@ def test_fields_that_a_newer_class_has_get_their_defaults() -> None:
     whole = lc.AIMessage("hi", id="1", name="n")
     packed = messages.encode(whole, messages.NUMBERS[lc.AIMessage])
     assert packed is not None
-    number, fields, *rest = unpack(packed)
+    number, names, fields = unpack(packed)
     for name in ("invalid_tool_calls", "usage_metadata", "response_metadata"):
         del fields[name]
-    older = pack([number, fields, *rest])
+    older = pack([number, names, fields])
     one, other = messages.rebuild([unpack(older), unpack(older)])
     assert one == whole
     assert one.invalid_tool_calls == []
@@ -338,7 +341,7 @@ def _mutable(found: Any) -> list[Any]:
 def test_an_edit_in_place_in_a_long_list_is_stored(edit: Callable[[Any], Any], at: int, api: Api) -> None:
     """Edits in place of one of 150 known messages are seen, also such as only look like nothing."""
     thread, messages_ = Thread(api), conversation(150)
-    assert messages.Run.of(messages_) is not None
+    assert stretches.Run.of(messages_) is not None
     messages_[at] = lc.AIMessage("x", response_metadata={"flag": True, "zero": 0.0})
     for _ in range(2):
         thread.put(messages=messages_)
@@ -369,14 +372,14 @@ def test_what_a_run_was_given_is_not_compared_before_any_code_has_seen_it(
     at: Any = {"configurable": {"thread_id": "t"}}
     graph = _answering(saver)
     compared = 0
-    same = messages.Run.same
+    same = stretches.Run.same
 
-    def counting(run: messages.Run, values: list[Any]) -> int:
+    def counting(run: stretches.Run, values: list[Any]) -> int:
         nonlocal compared
         compared += 1
         return same(run, values)
 
-    monkeypatch.setattr(messages.Run, "same", counting)
+    monkeypatch.setattr(stretches.Run, "same", counting)
     for turn in range(3):
         compared = 0
         more = 150 if turn == 0 else 1
@@ -445,14 +448,59 @@ def test_a_raw_restore_is_compared_at_its_first_put(api: Api) -> None:
 def test_a_byte_string_that_takes_anothers_place_is_seen(before: Any, other: Any) -> None:
     """What msgpack packs like a byte string counts as the same only where it is one, in a run with byte strings and in
     one without; numbers that look like their marks change nothing."""
-    made = conversation(messages.PACKED + 22)
-    at = messages.PACKED + 6
+    made = conversation(stretches.PACKED + 22)
+    at = stretches.PACKED + 6
     made[at] = lc.HumanMessage("x", additional_kwargs={"raw": before, "number": 0xC4C5})
-    run = messages.Run.of(made)
+    run = stretches.Run.of(made)
     assert run is not None
     assert run.same(made) == len(made)
     made[at].additional_kwargs["raw"] = other
-    assert run.same(made) == (len(made) if type(other) is type(before) else messages.PACKED)
+    assert run.same(made) == (len(made) if type(other) is type(before) else stretches.PACKED)
+
+
+@pytest.mark.parametrize("piece", [ormsgpack.Ext(3, b"\x90"), ormsgpack.Fragment(b"\xa3raw")], ids=["ext", "fragment"])
+def test_a_piece_of_msgpack_in_a_message_is_refused(piece: Any, api: Api) -> None:
+    """What msgpack would pack as something else is refused in a message, also where it takes the place of its like."""
+    thread, made = Thread(api), conversation(150)
+    made[140] = lc.HumanMessage("x", additional_kwargs={"raw": "raw"})
+    for _ in range(2):
+        thread.put(messages=made)
+    made[140].additional_kwargs["raw"] = piece
+    with pytest.raises(ValueNotStorableError) as caught:
+        thread.put(messages=made)
+    assert caught.value.path == "channel_values.messages[140].additional_kwargs['raw']"
+
+
+def test_nobody_else_keeps_pieces_of_msgpack() -> None:
+    """Importing what agents are made of leaves no piece of msgpack about, so that values need no look."""
+    code = (
+        "import agent_ckpt; from agent_ckpt.codec import values, pack; import langgraph.graph, langgraph.prebuilt, "
+        "langchain.agents, langchain_core.messages; print(pack.are_extensions_about())"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_both_ways_to_the_parts_of_messages_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Python's collector finds the parts of a message in another order, they are asked for one by one."""
+    made = conversation(150)
+    assert stretches._PLACES is not None
+    bodies = ValueCodec(SERDE).encode_many(made)
+    monkeypatch.setattr(stretches, "_PLACES", None)
+    assert ValueCodec(SERDE).encode_many(made) == bodies
+    run = stretches.Run.of(made)
+    assert run is not None
+    assert run.same(made) == 150
+    made[140].__pydantic_private__ = {"_a": 1}
+    assert run.same(made) == stretches.PACKED
+
+
+def test_a_message_without_one_of_its_parts_shifts_no_other() -> None:
+    """Of a message whose attribute was deleted, and one that has more of them, none is taken for another's."""
+    made = conversation(8)
+    lacking, odd = lc.HumanMessage("x"), [{}, set(), None, {}, lc.HumanMessage]
+    del lacking.__pydantic_private__
+    for values in ([*made, lacking], [*made, *odd], [*made, odd, 1], [*made, [*odd, *odd], 1]):
+        assert stretches.pack_stretch(values) is None
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

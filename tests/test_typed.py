@@ -16,10 +16,11 @@ import zoneinfo
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 import attrs
 import numpy as np
+import ormsgpack
 import pytest
 from langchain_core import messages as lc
 from langchain_core.messages import HumanMessage
@@ -39,7 +40,7 @@ from agent_ckpt import (
     UsageError,
     ValueNotStorableError,
 )
-from agent_ckpt.codec import encoder, foreign, frame, registry
+from agent_ckpt.codec import encoder, foreign, frame, registry, typed
 from agent_ckpt.codec.encoder import Encoder
 from agent_ckpt.codec.gate import Gate, UnresolvedError
 from agent_ckpt.codec.plan import Planner
@@ -333,6 +334,11 @@ def _local() -> Any:
     return Local()
 
 
+def _with_attribute(value: Any) -> Any:
+    value.note = 1
+    return value
+
+
 REFUSED: dict[str, Callable[[], Any]] = {
     "plain object": Plain,
     "subclass of dict": lambda: MyDict(a=1),
@@ -355,6 +361,13 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "structured array of objects": lambda: np.zeros(2, dtype=[("a", "O")]),
     "dict view": lambda: {}.keys(),
     "user dict": collections.UserDict,
+    "ordered dict with an attribute": lambda: _with_attribute(collections.OrderedDict(a=1)),
+    "counter with an attribute": lambda: _with_attribute(collections.Counter("a")),
+    "chain map with an attribute": lambda: _with_attribute(collections.ChainMap({})),
+    "unpacked alias": lambda: next(iter(tuple[int, ...])),
+    "type of no class": lambda: ClassVar[int],
+    "extension of msgpack": lambda: ormsgpack.Ext(typed.TUPLE, b"\x91\x01"),
+    "piece of msgpack": lambda: ormsgpack.Fragment(b"\x01"),
     "traceback holder": lambda: types.TracebackType(None, sys._getframe(), 0, 1),
 }
 
@@ -811,6 +824,32 @@ def test_a_model_that_lacks_a_field_with_a_default_is_refused() -> None:
     for value, field in ((lacking, "a"), (private, "_mine")):
         with pytest.raises(Unstorable, match=f"lacks its field '{field}'"):
             codec().encode([value])
+
+
+@pytest.mark.parametrize("parameter", [["class", "builtins", "float", None], ["class", kinds.__name__, "Entry", None]])
+def test_a_parametrised_model_that_hooks_in_is_found_and_never_made(parameter: Any) -> None:
+    """Where the process has not made it, a typed error says so; making it would run code of its class."""
+    before = list(kinds.Registry.known)
+    body = bytes((frame.TYPED,)) + ormsgpack.packb(
+        ormsgpack.Ext(
+            typed.OBJECT,
+            ormsgpack.packb([kinds.__name__, "Shelf", [["of", ["class", "builtins", "list", None], [parameter]]], 4]),
+        )
+    )
+    with pytest.raises(UnresolvedError, match="this process has not made it with these parameters"):
+        codec().decode(body)
+    assert kinds.Registry.known == before
+
+
+def test_a_parameter_that_was_renamed_is_found_by_its_alias() -> None:
+    """Also of a model that is only found where it was made: by the class that the parameter is now."""
+    shelf = kinds.Shelf[kinds.Entry](item=kinds.Entry(a=3))
+    body = codec().encode(shelf).replace(b"\xa5Entry", b"\xa5Earli")
+    name = f"{kinds.__name__}:Earli"
+    with pytest.raises(UnresolvedError, match="no such class"):
+        codec().decode(body)
+    found = ValueCodec(JsonPlusSerializer(), Gate(aliases={name: kinds.Entry})).decode(body)
+    assert alike(found, shelf)
 
 
 def test_a_parametrised_model_of_langgraph_is_found_where_it_was_made() -> None:

@@ -8,15 +8,16 @@ import json
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent_ckpt import AgentSaver, BusyError, FormatError, UsageError
-from agent_ckpt.sqlite import upgrade, versions
+from agent_ckpt.sqlite import schema, upgrade, versions
+from agent_ckpt.sqlite.versions import Step, Versions
 from tests.conftest import Api
 from tests.threads import checkpoint_of
 
@@ -104,7 +105,93 @@ def next_release(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         connection.execute("CREATE TABLE of_2 (x INTEGER)")
 
     monkeypatch.setattr(versions, "SCHEMA_VERSION", 2)
-    monkeypatch.setitem(upgrade.STEPS, 1, step)
+    monkeypatch.setitem(versions.STEPS, 1, Step(step, reader=2, writer=2))
+
+
+@pytest.fixture
+def minor() -> Callable[[], AbstractContextManager[None]]:
+    """Turns this code into a later release, which adds a table and a column and lets older ones go on."""
+
+    def step(connection: sqlite3.Connection) -> None:
+        connection.execute("CREATE TABLE of_2 (x INTEGER)")
+        connection.execute("ALTER TABLE checkpoints ADD COLUMN later TEXT")
+
+    @contextmanager
+    def as_later_release() -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(versions, "SCHEMA_VERSION", 2)
+            patch.setitem(versions.STEPS, 1, Step(step))
+            yield
+
+    return as_later_release
+
+
+MINOR = 2 | 1 << 8 | 1 << 16
+
+
+def test_a_minor_release_adds_to_an_older_file_and_shares_it(store: Path, minor: Any, form: str) -> None:
+    """Opening adds what the release needs and never raises the lowest reader and writer: a worker of the older release
+    that has the file open goes on writing, and one that opens it afterwards reads and writes too."""
+
+    def step_on(saver: AgentSaver, value: int) -> None:
+        api = Api(saver, form)
+        api.put(api.get_tuple(CONFIG).config, checkpoint_of({"n": value}, {"n": value}), {}, {"n": value})
+
+    with AgentSaver(store, create=False) as older:
+        step_on(older, 2)
+        with minor(), AgentSaver(store, create=False) as newer:
+            step_on(newer, 3)
+            assert user_version(store) == MINOR
+            step_on(older, 4)
+            step_on(newer, 5)
+            assert newer.verify()
+        step_on(older, 6)
+    with AgentSaver(store, create=False) as older:
+        step_on(older, 7)
+        assert older.verify()
+        assert [each.checkpoint["channel_values"]["n"] for each in older.list(CONFIG)] == [7, 6, 5, 4, 3, 2, 1]
+    with minor(), AgentSaver(store, create=False) as newer:
+        assert newer.verify()
+    assert user_version(store) == MINOR
+    with closing(sqlite3.connect(store)) as connection:
+        assert connection.execute("SELECT count(*) FROM of_2").fetchone() == (0,)
+
+
+def test_a_file_that_a_minor_release_makes_is_shared(path: Path, minor: Any, form: str) -> None:
+    """It says from the start that older releases may read and write it; also one that an older release only began."""
+    for began in (False, True):
+        if began:
+            path.unlink()
+            execute(path, f"PRAGMA application_id={schema.APPLICATION_ID}", "PRAGMA user_version=1")
+        with minor(), AgentSaver(path) as newer:
+            Api(newer, form).put(CONFIG, checkpoint_of({"n": 1}, {"n": 1}), {}, {"n": 1})
+        assert user_version(path) == MINOR
+        with AgentSaver(path, create=False) as older:
+            assert Api(older, form).get_tuple(CONFIG).checkpoint["channel_values"] == {"n": 1}
+
+
+@pytest.mark.parametrize(("reader", "writer"), [(0, 2), (1, 2), (2, 2)])
+def test_a_step_that_raises_is_made_by_upgrade_alone(
+    store: Path, reader: int, writer: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening refuses it with the command; afterwards the file says who may read and write it, and older ones abide."""
+    with monkeypatch.context() as patch:
+        patch.setattr(versions, "SCHEMA_VERSION", 2)
+        patch.setitem(versions.STEPS, 1, Step(lambda connection: None, reader, writer))
+        with AgentSaver(store, create=False) as newer, pytest.raises(FormatError, match="agent-ckpt upgrade"):
+            newer.get_tuple(CONFIG)
+        assert user_version(store) == 1
+        upgrade.upgrade(store)
+        assert Versions.of(user_version(store)) == Versions(2, max(reader, 1), 2)
+    with AgentSaver(store, create=False) as older:
+        if reader == 2:
+            with pytest.raises(FormatError, match="read by releases from schema_version 2"):
+                older.get_tuple(CONFIG)
+            return
+        found = older.get_tuple(CONFIG)
+        assert found is not None
+        with pytest.raises(FormatError, match="written by releases from schema_version 2"):
+            older.put(found.config, checkpoint_of({"n": 2}, {"n": 2}), {}, {"n": 2})
 
 
 @pytest.mark.usefixtures("next_release")
@@ -142,12 +229,12 @@ def test_an_upgrade_that_cannot_be_made_changes_nothing(store: Path, monkeypatch
         connection.execute("CREATE TABLE half (x INTEGER)")
         raise RuntimeError("the step failed")
 
-    monkeypatch.setitem(upgrade.STEPS, 1, fails)
+    monkeypatch.setitem(versions.STEPS, 1, Step(fails, reader=2, writer=2))
     with pytest.raises(RuntimeError, match="the step failed"):
         upgrade.upgrade(store, f"{store}.second")
     with closing(sqlite3.connect(store)) as connection:
         assert connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'half'").fetchone() == (0,)
-    monkeypatch.delitem(upgrade.STEPS, 1)
+    monkeypatch.delitem(versions.STEPS, 1)
     with pytest.raises(FormatError, match="no step from 1"):
         upgrade.upgrade(store)
     assert user_version(store) == 1

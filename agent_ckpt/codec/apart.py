@@ -88,7 +88,7 @@ class Apart:
     def _message(self, value: Any, cls: type) -> Taken:
         if value.__pydantic_private__ is not None:
             return self._object(value, cls)
-        content = [messages.NUMBERS[cls], value.__dict__, sorted(value.__pydantic_fields_set__)]
+        content = [messages.NUMBERS[cls], messages.names_of(value), value.__dict__]
         if value.__pydantic_extra__:
             content.append(value.__pydantic_extra__)
         return typed.MESSAGE, content, FIELDS
@@ -125,10 +125,16 @@ class Apart:
             ) from exc
 
     def _type(self, value: Any, cls: type) -> Taken:  # noqa: ARG002
+        remedy = "store its name, and look it up where it is used"
         try:
-            return typed.TYPE, generics.tree_of(value), ".<part {}>"
+            tree = generics.tree_of(value)
+            if generics.type_of(tree, self._gate, "a type") == value:
+                return typed.TYPE, tree, ".<part {}>"
         except generics.NoNameError as exc:
-            return self.refuse(value, str(exc), "store its name, and look it up where it is used")
+            return self.refuse(value, str(exc), remedy)
+        except UnresolvedError as exc:
+            return self.refuse(value, f"it can't be found again: {exc.reason}", remedy)
+        return self.refuse(value, "what is found under its name is another type", remedy)
 
     def _numpy(self, value: Any, cls: type) -> Taken:  # noqa: ARG002
         try:

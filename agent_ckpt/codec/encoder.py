@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any, NoReturn
 
 import ormsgpack
@@ -16,7 +17,7 @@ import ormsgpack
 from agent_ckpt.codec import frame, kinds, typed
 from agent_ckpt.codec.apart import PLAIN_PARTS, SAME, Apart
 from agent_ckpt.codec.gate import Gate
-from agent_ckpt.codec.pack import EXACT, PackError, may_hold_bytes, refuse_other_bytes
+from agent_ckpt.codec.pack import EXACT, PackError, are_extensions_about, is_doubtful, look_through
 from agent_ckpt.codec.room import LEVELS, in_room
 from agent_ckpt.codec.unstorable import DEEPEST, TOO_DEEP, Unstorable
 
@@ -25,12 +26,14 @@ _TRIED_WHOLE = 16
 _ATOMS = frozenset((type(None), bool, float, bytes))
 _packb = ormsgpack.packb
 _Ext = ormsgpack.Ext
+_TEXT = frozenset((str,))
 _SETS = (typed.SET, typed.FROZEN_SET)
 _SNAPSHOT = typed.SNAPSHOT
 _PLAIN = bytes((frame.PLAIN,))
 _TYPED = bytes((frame.TYPED,))
 _WALKED = frozenset((list, dict, bytes, bytearray, memoryview, str, int, float, bool, type(None)))
 """Types that msgpack has a form for, if not always the right one."""
+_LOOKED_AT = _WALKED | {ormsgpack.Ext, ormsgpack.Fragment}
 
 
 class _Between:
@@ -55,11 +58,12 @@ class Encoder:
         secrets_allowed: whether a SecretStr or SecretBytes may be kept.
     """
 
-    __slots__ = ("_apart", "_extended", "_flags", "_inside", "_many", "_same", "_stopped", "_ways")
+    __slots__ = ("_all_doubtful", "_apart", "_extended", "_flags", "_inside", "_many", "_same", "_stopped", "_ways")
 
     def __init__(self, gate: Gate, *, lenient: bool = False, secrets_allowed: bool = True) -> None:
         self._apart = Apart(gate.under(None), lenient, secrets_allowed)
         self._inside = 0
+        self._all_doubtful = False
         self._extended = False
         self._flags: list[bool] = []
         self._same: dict[int, tuple[Any, Any]] = {}
@@ -74,7 +78,7 @@ class Encoder:
         Raises:
             Unstorable: naming the innermost part that can't be kept.
         """
-        packed = self._tried(value)
+        packed = self._tried(value) if _has_way(value) else None
         return packed if packed is not None else self._walk(value, 0, tried=True)
 
     def body(self, value: Any) -> bytes:
@@ -83,7 +87,7 @@ class Encoder:
         Raises:
             Unstorable: as `encode`.
         """
-        packed = self._tried(value)
+        packed = self._tried(value) if _has_way(value) else None
         if packed is None:
             return _TYPED + self._walk(value, 0, tried=True)
         return (_TYPED if self._extended else _PLAIN) + packed
@@ -101,7 +105,7 @@ class Encoder:
         except PackError:
             pass
         else:
-            return None if may_hold_bytes(packed) and not _looked_through(values) else _pieces(packed, len(values))
+            return None if is_doubtful(packed) and not _looked_through(values) else _pieces(packed, len(values))
         marked[::2] = [_BETWEEN] * len(values)
         self._flags = []
         pieces = _pieces(self._tried(marked, values), len(values))
@@ -115,6 +119,7 @@ class Encoder:
     def _tried(self, value: Any, values: Sequence[Any] | None = None) -> bytes | None:
         self._inside = 0
         self._extended = False
+        self._all_doubtful = are_extensions_about()
         try:
             packed = _packb(value, default=self._extension, option=EXACT)
         except (PackError, RecursionError):
@@ -122,7 +127,8 @@ class Encoder:
                 # msgpack makes an error of its own of whatever is raised under it, an interrupt too.
                 raise self._stopped from None
             return None
-        if may_hold_bytes(packed) and not _looked_through((value,) if values is None else values):
+        doubtful = 0xC4 in packed or 0xC5 in packed or 0xC6 in packed or self._all_doubtful
+        if doubtful and not _looked_through((value,) if values is None else values):
             return None
         return packed
 
@@ -165,8 +171,9 @@ class Encoder:
         else:
             whole = content[0] if code == _SNAPSHOT else content
             packed = _packb(whole, default=self._extension, option=EXACT)
-            if step is not PLAIN_PARTS and (b"\xc4" in packed or b"\xc5" in packed or b"\xc6" in packed):
-                refuse_other_bytes(content)
+            doubtful = 0xC4 in packed or 0xC5 in packed or 0xC6 in packed or self._all_doubtful
+            if doubtful and step is not PLAIN_PARTS:
+                look_through(content)
         self._inside -= 1
         return packed
 
@@ -191,7 +198,7 @@ class Encoder:
             return _packb(value)
         if depth > DEEPEST:
             return self._walk(self._apart.refuse(value, TOO_DEEP, "break the cycle, or flatten it"), 0)
-        if depth < _TRIED_WHOLE and not tried:
+        if depth < _TRIED_WHOLE and not tried and _has_way(value):
             packed = self._tried(value)
             if packed is not None:
                 return packed
@@ -248,7 +255,8 @@ class Encoder:
     def _dict(self, value: dict[Any, Any], depth: int) -> bytes:
         keys = _packed_keys(value)
         if keys is None:
-            return _packb(ormsgpack.Ext(typed.MAP, self._pairs(value, depth)))
+            packed = self._tried(list(chain.from_iterable(value.items()))) if depth < _TRIED_WHOLE else None
+            return _packb(_Ext(typed.MAP, packed if packed is not None else self._pairs(value, depth)))
         return _map_head(len(keys)) + self._named(value, depth, "[{!r:.60}]", keys)
 
     def _named(self, named: dict[str, Any], depth: int, step: str, keys: list[bytes] | None = None) -> bytes:
@@ -277,6 +285,11 @@ class Encoder:
         return _joined(encoded)
 
 
+def _has_way(value: Any) -> bool:
+    """Whether msgpack may have a form for a value, as far as a look at its keys tells."""
+    return type(value) is not dict or _TEXT.issuperset(map(type, value))
+
+
 def _pieces(packed: bytes | None, size: int) -> list[bytes] | None:
     """What stands between the marks, where these make so many pieces."""
     pieces = packed.split(_CUT) if packed is not None else []
@@ -284,12 +297,12 @@ def _pieces(packed: bytes | None, size: int) -> list[bytes] | None:
 
 
 def _looked_through(values: Sequence[Any]) -> bool:
-    """Whether no bytearray or memoryview stands in values that msgpack has walked: it takes these for bytes."""
+    """Whether nothing stands in values that msgpack has walked that it packs like something else."""
     # Of everything else what is in it was looked at where it was packed.
-    if _WALKED.isdisjoint(map(type, values)):
+    if _LOOKED_AT.isdisjoint(map(type, values)):
         return True
     try:
-        refuse_other_bytes(list(values))
+        look_through(list(values))
     except PackError:
         return False
     return True

@@ -151,7 +151,9 @@ def _construct(code: int, module: str, name: str, given: Any, method: Any, gate:
     if module == "langgraph.types" and name == "Interrupt":
         return _interrupt(given)
     if module == "langgraph.store.base" and name in ("Item", "SearchItem"):
-        # LangGraph's own class turns its times back from text.
+        # LangGraph's own class turns its times back from text, and goes through the namespace.
+        if not all(type(given.get(key)) in types for key, types in _ITEM.items()) or not _is_plain(given["namespace"]):
+            raise TypeError("an argument is of another type than an item has")
         return cls(**{key: given[key] for key in given.keys() & kinds.shape_of(cls).slots.keys()})
     if code in (PYDANTIC_1, PYDANTIC_2) or hasattr(cls, "model_fields"):
         return fill_model(cls, given, label)
@@ -188,6 +190,10 @@ def _is_plain(given: Any) -> bool:
     return all(type(part) in stdlib.PLAIN for part in parts)
 
 
+_TIMES = (str, datetime.datetime)
+_ITEM = {"key": (str,), "namespace": (list,), "created_at": _TIMES, "updated_at": _TIMES}
+
+
 def _positional(cls: Any, given: Any, label: str) -> dict[str, Any]:
     if cls.__module__ == "langgraph.types" and cls.__name__ == "Send" and type(given) is list:
         return dict(zip(("node", "arg", "timeout"), (*given, None)[:3], strict=True))
@@ -206,6 +212,8 @@ def _interrupt(given: dict[str, Any]) -> Any:
             known["id"] = given["interrupt_id"]
         return Interrupt(**known)
     old: Any = Interrupt
+    if not _is_plain(given["ns"]):
+        raise TypeError("a namespace is of another type than it has")
     return old(given.get("value"), ns=given["ns"])
 
 

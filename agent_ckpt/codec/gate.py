@@ -224,14 +224,19 @@ def _imported(module: str, name: str) -> ModuleType:
 
 
 def _walk(home: ModuleType, qualname: str) -> type | None:
-    names: Mapping[str, Any] = vars(home)
+    try:
+        # Not vars(): a module that is loaded when it is first asked for anything would be, by the row.
+        names: Mapping[str, Any] = object.__getattribute__(home, "__dict__")
+    except AttributeError:
+        return None
     found: Any = None
     for part in qualname.split("."):
         found = names.get(part)
-        if not isinstance(found, type):
+        # Not isinstance(): a proxy would be asked what it stands for.
+        if not issubclass(type(found), type):
             return None
-        names = vars(found)
-    return found if isinstance(found, type) else None
+        names = type.__getattribute__(found, "__dict__")
+    return found  # type: ignore[no-any-return]
 
 
 def _dotted(name: str | type) -> str:

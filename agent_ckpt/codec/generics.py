@@ -96,9 +96,12 @@ def class_of(name: list[Any], gate: Gate, *, framework: bool = False) -> type:
 
 
 def _parametrised(cls: type, arguments: list[Any], gate: Gate, label: str) -> type:
-    if BaseModel not in cls.__mro__ or _runs_code(cls):
-        raise kinds.misfit(label, "it can't be parametrised without running code of its own")
-    given = tuple(type_of(tree, gate.under(None), label) for tree in arguments)
+    if BaseModel not in cls.__mro__:
+        raise kinds.misfit(label, "it is no model that can be parametrised")
+    met: list[type] = [cls]
+    given = tuple(type_of(tree, gate.under(None), label, met=met) for tree in arguments)
+    if any(map(_runs_code, met)):
+        return _made_before(cls, given, label)
     try:
         made = BaseModel.__class_getitem__.__func__(cls, given)  # type: ignore[attr-defined]
     except Exception as exc:
@@ -108,10 +111,31 @@ def _parametrised(cls: type, arguments: list[Any], gate: Gate, label: str) -> ty
     return made
 
 
+def _made_before(cls: type, given: tuple[Any, ...], label: str) -> type:
+    """The parametrised form that this process has made itself, of a class that runs code when one is made."""
+    subclasses: list[type] = type.__subclasses__(cls)
+    for made in subclasses:
+        generic = vars(made).get("__pydantic_generic_metadata__") or {}
+        try:
+            # By their names: types that differ in the order of their parts are equal.
+            if generic.get("origin") is cls and list(map(tree_of, generic["args"])) == list(map(tree_of, given)):
+                return made
+        except NoNameError:
+            continue
+    raise kinds.misfit(
+        label, "this process has not made it with these parameters, and making it would run code of the classes"
+    )
+
+
 def _runs_code(cls: type) -> bool:
-    return any(
+    """Whether code that no library wrote runs while pydantic makes a class of it."""
+    return _has_own_metaclass(cls) or any(
         hook in vars(base) for base in cls.__mro__ if base.__module__.split(".")[0] not in _LIBRARIES for hook in _HOOKS
     )
+
+
+def _has_own_metaclass(cls: type) -> bool:
+    return type(cls).__module__.split(".")[0] not in _LIBRARIES
 
 
 _LIBRARIES = frozenset(("pydantic", "builtins", "typing", "abc", "langchain_core", "langgraph", "enum"))
@@ -132,7 +156,7 @@ def tree_of(argument: Any) -> list[Any]:
     for name, known in _NAMED.items():
         if argument is known:
             return ["named", name]
-    if isinstance(argument, types.GenericAlias):
+    if isinstance(argument, types.GenericAlias) and not argument.__unpacked__:
         return ["of", tree_of(argument.__origin__), list(map(tree_of, argument.__args__))]
     if isinstance(argument, types.UnionType):
         return ["|", list(map(tree_of, argument.__args__))]
@@ -147,7 +171,7 @@ def tree_of(argument: Any) -> list[Any]:
         return ["annotated", tree_of(argument.__origin__), list(argument.__metadata__)]
     if origin is not None and getattr(argument, "_name", None) in _ALIASES:
         return ["typing", argument._name, list(map(tree_of, argument.__args__))]
-    if type(argument) is _Generic and argument._name is None and not _runs_code(origin):
+    if type(argument) is _Generic and argument._name is None and isinstance(origin, type) and not _runs_code(origin):
         return ["generic", tree_of(origin), list(map(tree_of, argument.__args__))]
     raise NoNameError(f"the type {argument!r:.80} has no name that leads back to it")
 
@@ -180,8 +204,11 @@ def _found_again(cls: type) -> list[Any]:
     return name_of(cls)
 
 
-def type_of(tree: Any, gate: Gate, label: str, depth: int = 0) -> Any:
+def type_of(tree: Any, gate: Gate, label: str, depth: int = 0, met: list[type] | None = None) -> Any:
     """The type of a tree.
+
+    Args:
+        met: takes the classes of the user's in it.
 
     Raises:
         UnresolvedError: when a class in it isn't there or may not be used.
@@ -199,16 +226,21 @@ def type_of(tree: Any, gate: Gate, label: str, depth: int = 0) -> Any:
     if kind == "named" and type(rest[0]) is str:
         return _NAMED[rest[0]]
     if kind == "class":
-        return _parameter(rest, gate, label)
+        found = _parameter(rest, gate, label)
+        if met is not None and found is not _BUILTINS.get((rest[0], rest[1])):
+            met.append(found)
+        if depth and _has_own_metaclass(found):
+            raise kinds.misfit(label, f"its parameter {label_of(*rest[:2])} has a metaclass of its own")
+        return found
     if type(rest[-1]) is not list:
         raise ValueError("a parameter of a class can't be read")
     if kind == "literal" and all(map(_is_literal, rest[0])):
         return typing.Literal[tuple(rest[0])]
     if kind == "annotated" and all(map(_is_said, rest[1])):
-        return typing.Annotated[(type_of(rest[0], gate, label, depth + 1), *rest[1])]
-    parts = tuple(type_of(part, gate, label, depth + 1) for part in rest[-1])
+        return typing.Annotated[(type_of(rest[0], gate, label, depth + 1, met), *rest[1])]
+    parts = tuple(type_of(part, gate, label, depth + 1, met) for part in rest[-1])
     if kind == "of":
-        return types.GenericAlias(type_of(rest[0], gate, label, depth + 1), parts)
+        return types.GenericAlias(type_of(rest[0], gate, label, depth + 1, met), parts)
     if kind == "|":
         return functools.reduce(operator.or_, parts)
     if kind == "union":
@@ -216,7 +248,7 @@ def type_of(tree: Any, gate: Gate, label: str, depth: int = 0) -> Any:
     if kind == "typing" and type(rest[0]) is str and rest[0] in _ALIASES:
         return getattr(typing, rest[0])[parts]
     if kind == "generic":
-        origin = type_of(rest[0], gate, label, depth + 1)
+        origin = type_of(rest[0], gate, label, depth + 1, met)
         if typing.Generic in getattr(origin, "__mro__", ()) and not _runs_code(origin):
             return typing.Generic.__class_getitem__.__func__(origin, parts)  # type: ignore[attr-defined]
     raise ValueError("a parameter of a class can't be read")
@@ -234,6 +266,4 @@ def _parameter(name: list[Any], gate: Gate, label: str) -> type:
     except kinds.NoDataError as exc:
         if not is_framework(name[0]) and not stdlib.is_url(cls):
             raise kinds.misfit(label, f"its parameter {label_of(*name[:2])} is no class of data") from exc
-    if _runs_code(cls):
-        raise kinds.misfit(label, f"its parameter {label_of(*name[:2])} would run code of its own")
     return cls

@@ -9,17 +9,19 @@ anything but exact msgpack values, or private attributes, is left to the generic
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import repeat
-from operator import attrgetter, setitem
-from typing import Any, NamedTuple
+from operator import setitem
+from typing import Any
 
-import ormsgpack
 from langchain_core import messages as lc
 from pydantic import BaseModel
 
-from agent_ckpt.codec import frame
-from agent_ckpt.codec.pack import EXACT, PackError, holds_bytes, may_hold_bytes, pack, refuse_other_bytes, unpack_joined
+from agent_ckpt.codec.pack import (
+    PackError,
+    pack,
+    unpack_joined,
+)
 
 CLASSES: tuple[type[BaseModel], ...] = (
     lc.HumanMessage,
@@ -43,123 +45,68 @@ NUMBERS: dict[type, int] = {cls: number for number, cls in enumerate(CLASSES)}
 STRETCH = 64
 """How many messages are copied at once."""
 
-PACKED = 128
-"""How many messages are packed, or compared, at once."""
-
 _FIELDS: tuple[int, ...] = tuple(len(cls.model_fields) for cls in CLASSES)
 _ALLOWS_EXTRA: tuple[bool, ...] = tuple(cls.model_config.get("extra") == "allow" for cls in CLASSES)
 _NAMES_AT_MOST = 48
-_CUT_CONTENT = b"\xc1\xfe\xc1\xff" * 3 + b"\xc1"
-"""Bytes that no text and no head of msgpack holds."""
-_MARKS = {
-    cls: ormsgpack.Ext(0, _CUT_CONTENT + bytes((frame.MESSAGE, 0x93, number))) for number, cls in enumerate(CLASSES)
-}
-_CUT = ormsgpack.packb(_MARKS[CLASSES[0]])[:-3]
-_USUAL = {(number, count) for number, count in enumerate(_FIELDS) if _ALLOWS_EXTRA[number]}
-"""By a class's number, how many fields a message of it has where nothing is missing."""
-_fields_of = attrgetter("__dict__")
-_assigned_of = attrgetter("__pydantic_fields_set__")
-_extra_of = attrgetter("__pydantic_extra__")
-_private_of = attrgetter("__pydantic_private__")
-_new = object.__new__
-_set = object.__setattr__
-_set_assigned = BaseModel.__pydantic_fields_set__.__set__  # type: ignore[attr-defined]
-_set_extra = BaseModel.__pydantic_extra__.__set__  # type: ignore[union-attr]
-_set_private = BaseModel.__pydantic_private__.__set__  # type: ignore[union-attr]
+_USUAL = {(number, count, str) for number, count in enumerate(_FIELDS) if _ALLOWS_EXTRA[number]}
+"""By a class's number, how many fields a message of it has where nothing is missing, and how their names are told."""
+new = object.__new__
+set_fields = vars(BaseModel)["__dict__"].__set__
+set_assigned = BaseModel.__pydantic_fields_set__.__set__  # type: ignore[attr-defined]
+set_extra = BaseModel.__pydantic_extra__.__set__  # type: ignore[union-attr]
+set_private = BaseModel.__pydantic_private__.__set__  # type: ignore[union-attr]
 
 
 def encode(message: Any, number: int) -> bytes | None:
     """Pack a message whose exact type is CLASSES[number].
 
     Returns:
-        The packed bytes, or None when it must go through the generic serializer.
+        The packed bytes, or None when it must go through the typed codec.
     """
     if message.__pydantic_private__ is not None:
         return None
-    packed = [number, message.__dict__, sorted(message.__pydantic_fields_set__)]
-    if message.__pydantic_extra__:
-        packed.append(message.__pydantic_extra__)
     try:
+        packed = [number, names_of(message), message.__dict__]
+        if message.__pydantic_extra__:
+            packed.append(message.__pydantic_extra__)
         return pack(packed)
     except PackError:
         return None
 
 
-def pack_stretch(values: Sequence[Any], *, like_no_bytes: bool = False) -> bytes | None:
-    """Many messages in one call of msgpack: of each a mark, its fields and the names of those that were set.
-
-    Equal bytes mean equal messages: types, fields, set fields, and no extras or private attributes.
-
-    Args:
-        like_no_bytes: what is given back is only compared with what holds no byte string. What equals that holds none
-            either, so that what else would pack like one need not be looked for.
-
-    Returns:
-        The packed bytes, or None when not all of them are plain messages.
-    """
+def names_of(message: Any) -> str | list[str]:
+    """The names of the fields that were set, in one order: as one text where they can be told apart in it."""
+    assigned = message.__pydantic_fields_set__
     try:
-        marks = list(map(_MARKS.__getitem__, map(type, values)))
-    except KeyError:
-        return None
-    if not _is_plain(values):
-        return None
-    names = _names_of(values)
-    if names is None:
-        return None
-    fields = list(map(_fields_of, values))
-    marked: list[Any] = marks * 3
-    marked[::3], marked[1::3], marked[2::3] = marks, fields, names
-    try:
-        packed = ormsgpack.packb(marked, option=EXACT)
-        if not like_no_bytes and may_hold_bytes(packed):
-            refuse_other_bytes(fields)
-    except PackError:
-        return None
-    return packed
+        return names_text(assigned)
+    except TypeError:
+        return sorted(assigned)
 
 
-def bodies_of(packed: bytes, size: int) -> list[bytes] | None:
-    """The bodies of a stretch of so many messages: the codec's byte, and what `encode` gives.
+def names_text(assigned: set[str]) -> str:
+    """Names as one text.
 
-    A mark ends with how the body of its message starts, so that the stretch falls apart into bodies.
-
-    Returns:
-        None where a byte string in a message looks like a mark, which makes more pieces than messages.
+    Raises:
+        TypeError: they can't be told apart in it.
     """
-    pieces = packed.split(_CUT)
-    return pieces[1:] if len(pieces) == size + 1 else None
+    names = sorted(assigned)
+    text = " ".join(names)
+    if text.split() != names:
+        raise TypeError
+    return text
 
 
-class _Names(NamedTuple):
-    """The sets of names that were met, and each of them sorted and packed, at the same place."""
+class _Assigned(dict[str, frozenset[str]]):
+    """The sets of names that texts stand for, as far as they are kept."""
 
-    met: list[set[str]]
-    packed: list[ormsgpack.Fragment]
+    def __missing__(self, text: str) -> frozenset[str]:
+        names = frozenset(text.split())
+        if len(self) < _NAMES_AT_MOST:
+            self[text] = names
+        return names
 
 
-_names = _Names([], [])
-
-
-def _names_of(values: Sequence[Any]) -> list[ormsgpack.Fragment] | None:
-    """The names of the fields that were set, packed: few sets of them occur, so that each is packed once."""
-    global _names
-    assigned = list(map(_assigned_of, values))
-    names = _names
-    while True:
-        try:
-            return list(map(names.packed.__getitem__, map(names.met.index, assigned)))
-        except ValueError:
-            new = next(each for each in assigned if each not in names.met)
-        try:
-            packed = ormsgpack.Fragment(pack(sorted(new)))
-        except (PackError, TypeError):
-            return None
-        full = len(names.met) >= _NAMES_AT_MOST
-        # Made anew, since other threads read it meanwhile.
-        names = _Names([*names.met, set(new)], [*names.packed, packed]) if not full else _Names([], [])
-        _names = names
-        if full:
-            return None
+_assigned = _Assigned()
 
 
 def rebuild(unpacked: list[Any]) -> list[Any]:
@@ -170,32 +117,33 @@ def rebuild(unpacked: list[Any]) -> list[Any]:
     """
     if not _are_usual(unpacked):
         return [build(*each) for each in unpacked]
-    numbers, fields, assigned = zip(*unpacked, strict=True)
+    numbers, names, fields = zip(*unpacked, strict=True)
+    assigned = list(map(_assigned.__getitem__, names))
     return _made(list(map(CLASSES.__getitem__, numbers)), fields, assigned, [{} for _ in unpacked])
 
 
 def _are_usual(unpacked: list[Any]) -> bool:
-    """Whether messages have all fields of their classes and no extras, though they may have them."""
+    """Whether messages have all fields of their classes and no extras, though they may have them, and usual names."""
     if set(map(len, unpacked)) != {3}:
         return False
-    return _USUAL.issuperset({(number, len(fields)) for number, fields, _ in unpacked})
+    return _USUAL.issuperset({(number, len(fields), type(names)) for number, names, fields in unpacked})
 
 
 def _made(
     classes: list[type[BaseModel]],
     fields: Sequence[dict[str, Any]],
-    assigned: Sequence[Iterable[str]],
+    assigned: Sequence[frozenset[str]],
     extras: list[dict[str, Any]],
 ) -> list[Any]:
     """Messages made without their constructors, by a pass for each of their parts.
 
     A call of C for many messages costs what ten lines of Python cost for one.
     """
-    made = list(map(_new, classes))
-    _exhaust(map(_set, made, repeat("__dict__"), fields))
-    _exhaust(map(_set_assigned, made, map(set, assigned)))
-    _exhaust(map(_set_extra, made, extras))
-    _exhaust(map(_set_private, made, repeat(None)))
+    made = list(map(new, classes))
+    _exhaust(map(set_fields, made, fields))
+    _exhaust(map(set_assigned, made, map(set, assigned)))
+    _exhaust(map(set_extra, made, extras))
+    _exhaust(map(set_private, made, repeat(None)))
     return made
 
 
@@ -203,16 +151,16 @@ _exhaust = deque[Any](maxlen=0).extend
 """Drives an iterator to its end, at the speed of C."""
 
 
-def build(number: int, fields: dict[str, Any], assigned: Iterable[str], extra: dict[str, Any] | None = None) -> Any:
-    """The message of a class's number, made without its constructor."""
+def build(number: int, names: str | list[str], fields: dict[str, Any], extra: dict[str, Any] | None = None) -> Any:
+    """The message of a class's number, made without its constructor; of the names that `names_of` gives."""
     cls = CLASSES[number]
-    message = _new(cls)
+    message = new(cls)
     if len(fields) != _FIELDS[number]:
         _fill(cls, fields)
-    _set(message, "__dict__", fields)
-    _set_assigned(message, set(assigned))
-    _set_extra(message, extra if extra is not None else {} if _ALLOWS_EXTRA[number] else None)
-    _set_private(message, None)
+    set_fields(message, fields)
+    set_assigned(message, set(_assigned[names] if type(names) is str else names))
+    set_extra(message, extra if extra is not None else {} if _ALLOWS_EXTRA[number] else None)
+    set_private(message, None)
     return message
 
 
@@ -230,8 +178,8 @@ class Template:
             unpacked: the packed lists of the messages, which are taken over.
         """
         self._classes = [CLASSES[parts[0]] for parts in unpacked]
-        self._assigned = [frozenset(parts[2]) for parts in unpacked]
-        roots: list[Any] = [parts[1] for parts in unpacked]
+        self._assigned = [_assigned[parts[1]] for parts in unpacked]
+        roots: list[Any] = [parts[2] for parts in unpacked]
         roots += [{} for _ in unpacked]
         # Fields first and then extras, so that the first copies are those of the messages themselves.
         inner = [each for root in roots for each in _inside(root)]
@@ -266,61 +214,6 @@ def template(parts: list[bytes]) -> Template | None:
     """
     unpacked = unpack_joined(parts)
     return Template(unpacked) if _are_usual(unpacked) else None
-
-
-class Run:
-    """The leading messages of a list as they were packed last: tells how many of them are the same still.
-
-    It is exact: what `pack_stretch` gives is compared byte for byte. It works stretch by stretch: what is packed to
-    compare then stays in the processor's cache, where one pass over a megabyte fetches fresh pages from the system.
-    """
-
-    __slots__ = ("_size", "_stretches", "_with_bytes")
-
-    def __init__(self, stretches: list[bytes], with_bytes: list[bool], size: int) -> None:
-        self._stretches = stretches
-        self._with_bytes = with_bytes
-        self._size = size
-
-    @classmethod
-    def of(
-        cls, values: list[Any], before: Run | None = None, known: int = 0, packed: Sequence[bytes] = ()
-    ) -> Run | None:
-        """The run of these messages as far as they are plain ones, or None where the first are not.
-
-        Args:
-            values: the messages.
-            before, known: a run, and how many of its messages these ones start with.
-            packed: the leading stretches, as far as they are packed already; for where nothing is known.
-        """
-        count = known // PACKED if before is not None else 0
-        stretches = before._stretches[:count] if before is not None and known else list(packed)
-        with_bytes = before._with_bytes[:count] if before is not None and known else []
-        size = len(values)
-        for at in range(len(stretches) * PACKED, size, PACKED):
-            stretch = pack_stretch(values[at : at + PACKED])
-            if stretch is None:
-                size = at
-                break
-            stretches.append(stretch)
-        for number in range(len(with_bytes), len(stretches)):
-            part = values[number * PACKED : (number + 1) * PACKED]
-            with_bytes.append(holds_bytes(list(map(_fields_of, part)), stretches[number]))
-        return cls(stretches, with_bytes, size) if stretches else None
-
-    def same(self, values: list[Any]) -> int:
-        """How many leading messages of a list are the ones of this run, in whole stretches."""
-        for number, stretch in enumerate(self._stretches):
-            at = number * PACKED
-            part = values[at : min(at + PACKED, self._size)]
-            if pack_stretch(part, like_no_bytes=not self._with_bytes[number]) != stretch:
-                return at
-        return self._size
-
-
-def _is_plain(values: Sequence[Any]) -> bool:
-    """Whether no message has extras or private attributes."""
-    return not any(map(_extra_of, values)) and list(map(_private_of, values)).count(None) == len(values)
 
 
 def _fill(cls: type[BaseModel], fields: dict[str, Any]) -> None:

@@ -39,7 +39,7 @@ def fill_model(cls: Any, given: Any, label: str) -> Any:
         extra = {name: value for name, value in others.items() if name not in cls.model_computed_fields}
     number = messages.NUMBERS.get(cls)
     if number is not None:
-        return messages.build(number, fields, [*fields, *(extra or ())], extra or None)
+        return messages.build(number, [*fields, *(extra or ())], fields, extra or None)
     state = [fields, [*fields, *(extra or ())], extra, {} if cls.__private_attributes__ else None, None]
     return kinds.put_together(cls, kinds.MODEL, state, label)
 

@@ -148,9 +148,8 @@ def build(described: Any, shape: list[int], order: Any, data: Any) -> Any:
     dtype = _dtype(described)
     if dtype.hasobject or not isinstance(data, (bytes, bytearray)) or len(data) != count * dtype.itemsize:
         raise ValueError("an array with another number of bytes than its shape and dtype have")
-    if not data:
-        return numpy.empty(shape, dtype=dtype, order=order)
-    return numpy.ndarray(tuple(shape), dtype=dtype, buffer=bytearray(data), order=order)
+    # A view also of no bytes: else numpy makes room for texts of no length, of which a row could claim any number.
+    return numpy.ndarray(tuple(shape), dtype=dtype, buffer=bytearray(data or 1), order=order)
 
 
 def scalar_apart(value: Any) -> list[Any]:

@@ -8,6 +8,7 @@ the caller goes to the generic serializer.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from sys import getrefcount
 from typing import Any
 
 import orjson
@@ -35,9 +36,15 @@ def pack(value: Any) -> bytes:
         PackError: for anything else, at any depth.
     """
     packed = ormsgpack.packb(value, option=EXACT)
-    if b"\xc4" in packed or b"\xc5" in packed or b"\xc6" in packed:
-        # It may hold a byte string (`may_hold_bytes`, of which the call would cost as much as the looks).
-        refuse_other_bytes(value)
+    if (
+        0xC4 in packed
+        or 0xC5 in packed
+        or 0xC6 in packed
+        or getrefcount(_Ext) > _known_exts
+        or getrefcount(_Fragment) > _known_fragments
+    ):
+        # As `is_doubtful`, of which the call would cost as much as the looks.
+        look_through(value)
     return packed
 
 
@@ -59,45 +66,56 @@ def pack_own(value: Any) -> bytes:
     return ormsgpack.packb(value, option=EXACT)
 
 
-def holds_bytes(value: Any, packed: bytes) -> bool:
-    """Whether a value that was packed exactly holds a byte string, at any depth."""
-    if not may_hold_bytes(packed):
-        return False
-    try:
-        orjson.dumps(value)
-    except orjson.JSONEncodeError:
-        # Or a number that JSON has not; such a value is compared the slow way, too.
-        return True
-    return False
+def is_doubtful(packed: bytes) -> bool:
+    """Whether packed data may be of something else than what it unpacks to, so that its value is to be looked through.
+
+    msgpack's marks of a byte string, which it also makes of a bytearray, occur in text and numbers too.
+    """
+    return 0xC4 in packed or 0xC5 in packed or 0xC6 in packed or are_extensions_about()
 
 
-def may_hold_bytes(packed: bytes) -> bool:
-    """Whether packed data may hold a byte string: msgpack's marks for one also occur in text and numbers."""
-    return b"\xc4" in packed or b"\xc5" in packed or b"\xc6" in packed
+def are_extensions_about() -> bool:
+    """Whether anybody but this package has an Ext or a Fragment of ormsgpack, which it packs as what they say.
+
+    Each of these refers to its type, so that the type tells whether there are any.
+    """
+    return getrefcount(_Ext) > _known_exts or getrefcount(_Fragment) > _known_fragments
 
 
-def refuse_other_bytes(value: Any) -> None:
-    """Refuse a bytearray or memoryview in what has packed, since msgpack would turn it into bytes.
+def settle() -> None:
+    """What there is of Ext and Fragment by now is this package's, or nobody's that could stand in a value."""
+    global _known_exts, _known_fragments
+    _known_exts, _known_fragments = getrefcount(_Ext), getrefcount(_Fragment)
 
-    JSON has no byte strings, so its encoder asks about each: a walk over the value at C speed. What stands in an
-    extension is looked at where that is packed.
+
+def look_through(value: Any) -> bool:
+    """Refuse what msgpack has packed as something else: a bytearray, memoryview, Ext or Fragment.
+
+    JSON has none of these and no byte strings, so its encoder asks about each: a walk over the value at C speed. What
+    stands in an extension is looked at where that is packed.
+
+    Returns:
+        Whether there is a byte string.
 
     Raises:
-        PackError: there is one, or what JSON can't walk.
+        PackError: there is one of these, or what JSON can't walk.
     """
+    met: set[type] = set()
     try:
-        orjson.dumps(value, default=_no_other_bytes, option=_WALKED)
+        orjson.dumps(value, default=lambda part: met.add(type(part)), option=_WALKED)
     except orjson.JSONEncodeError as exc:
-        raise PackError("it holds a bytearray or a memoryview") from exc
+        raise PackError("it can't be looked through") from exc
+    if not met.isdisjoint(_REFUSED):
+        raise PackError("it holds a bytearray, a memoryview, or a piece of msgpack")
+    return bytes in met
 
 
+_Ext = ormsgpack.Ext
+_Fragment = ormsgpack.Fragment
 _WALKED = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
-_OTHER_BYTES = frozenset((bytearray, memoryview))
-
-
-def _no_other_bytes(part: Any) -> None:
-    if type(part) in _OTHER_BYTES:
-        raise TypeError
+_REFUSED = frozenset((bytearray, memoryview, _Ext, _Fragment))
+_known_exts = _known_fragments = 0
+settle()
 
 
 def unpack(data: bytes) -> Any:

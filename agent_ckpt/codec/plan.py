@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from agent_ckpt.codec import frame, pieces, registry, tree
 from agent_ckpt.codec.arrays import KnownArray, describe, smallest_body
-from agent_ckpt.codec.messages import Run
+from agent_ckpt.codec.stretches import Packed, Run
 from agent_ckpt.codec.tree import Kept, Plan, Seq, State
 from agent_ckpt.codec.values import DeltaSnapshot, ValueCodec
 from agent_ckpt.model import Entry
@@ -136,7 +136,7 @@ class Planner:
         state, known = self.untouched.get(path, (None, 0))
         if state is None or state is not before:
             known = run.same(value) if run is not None else 0
-        packed: list[bytes] = []
+        packed: list[Packed] = []
         try:
             bodies = self._codec.encode_many(value[known:] if known else value, known, packed)
         except Exception as exc:

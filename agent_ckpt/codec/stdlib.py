@@ -10,6 +10,7 @@ import array
 import datetime
 import decimal
 import fractions
+import gc
 import ipaddress
 import pathlib
 import re
@@ -70,6 +71,22 @@ class Known(NamedTuple):
 
 def _flat(mapping: Any) -> list[Any]:
     return [part for pair in mapping.items() for part in pair]
+
+
+def _bare(value: Any, *own: str) -> Any:
+    """A value of which nothing but what it holds is to be kept."""
+    more = value.__dict__.keys() - {*own, "__orig_class__"}
+    if more:
+        raise NotKeptError(
+            f"it has an attribute of its own, {min(more)!r:.60}", "keep that beside it, or in a dataclass"
+        )
+    return value
+
+
+def _behind(proxy: Any) -> Any:
+    """The mapping that a read-only one shows, as it is."""
+    (mapping,) = gc.get_referents(proxy)
+    return mapping
 
 
 def _pairs(parts: tuple[Any, ...]) -> Iterable[tuple[Any, Any]]:
@@ -137,6 +154,12 @@ def _addable(*parts: Any) -> Any:
     made: Any = AddableDict()
     dict.update(made, _pairs(parts))
     return made
+
+
+def _proxy(mapping: Any) -> Any:
+    if not hasattr(type(mapping), "keys"):
+        raise TypeError("a view of something else than a mapping")
+    return types.MappingProxyType(mapping)
 
 
 def _mapping(*maps: Any) -> Any:
@@ -211,10 +234,10 @@ KNOWN: tuple[Known, ...] = (
     Known(range, lambda v: [v.start, v.stop, v.step], range),
     Known(slice, lambda v: [v.start, v.stop, v.step], slice),
     Known(deque, lambda v: [v.maxlen, *v], _deque),
-    Known(OrderedDict, _flat, lambda *parts: OrderedDict(_pairs(parts))),
+    Known(OrderedDict, lambda v: _flat(_bare(v)), lambda *parts: OrderedDict(_pairs(parts))),
     Known(defaultdict, _factory, _default),
-    Known(Counter, _flat, _counter),
-    Known(ChainMap, lambda v: list(v.maps), _mapping),
+    Known(Counter, lambda v: _flat(_bare(v)), _counter),
+    Known(ChainMap, lambda v: list(_bare(v, "maps").maps), _mapping),
     Known(datetime.date, lambda v: [v.year, v.month, v.day], datetime.date),
     Known(datetime.time, _time_parts, lambda *parts: datetime.time(*parts[:5], fold=parts[5])),
     Known(datetime.datetime, _moment, _datetime),
@@ -228,7 +251,7 @@ KNOWN: tuple[Known, ...] = (
     Known(type(NotImplemented), lambda _: [], lambda: NotImplemented),
     Known(re.Pattern, lambda v: [v.pattern, v.flags & _FLAGS], _pattern),
     Known(types.SimpleNamespace, lambda v: [dict(vars(v))], _namespace),
-    Known(types.MappingProxyType, lambda v: [dict(v)], types.MappingProxyType),
+    Known(types.MappingProxyType, lambda v: [_behind(v)], _proxy),
     Known(array.array, lambda v: [v.typecode, v.itemsize, v.tobytes()], _array),
     Known(pydantic_core.TzInfo, lambda v: [int(v.utcoffset(None).total_seconds())], pydantic_core.TzInfo),
     Known(pydantic_core.Url, lambda v: [str(v)], pydantic_core.Url),
@@ -236,7 +259,7 @@ KNOWN: tuple[Known, ...] = (
     Known(None, lambda v: [_PATHS.index(type(v)), str(v)], lambda at, text: _of(_PATHS, at, text)),
     Known(None, lambda v: [_ADDRESSES.index(type(v)), str(v)], lambda at, text: _of(_ADDRESSES, at, text)),
     Known(None, lambda v: [type(v).__name__, str(v._url)], _url),
-    Known(AddableDict, _flat, _addable),
+    Known(AddableDict, lambda v: _flat(_bare(v)), _addable),
     Known(TextAccessor, lambda v: [str.__str__(v)], TextAccessor),
 )
 _PATH, _ADDRESS, _URL = 26, 27, 28

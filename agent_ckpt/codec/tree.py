@@ -19,8 +19,9 @@ from typing import Any
 from zlib import crc32
 
 from agent_ckpt.codec import digest, frame
-from agent_ckpt.codec.messages import Run, Template
+from agent_ckpt.codec.messages import Template
 from agent_ckpt.codec.pack import pack, unpack
+from agent_ckpt.codec.stretches import Run
 from agent_ckpt.model import Entry, Ref
 
 LIST = 1

@@ -88,13 +88,10 @@ class TypedReader(Reader):
         if code == KNOWN:
             return stdlib.put_together(inside[0], inside[1:])
         if code == MESSAGE:
-            number, fields, assigned, *extra = inside
-            if (type(number), type(fields), type(assigned)) != (int, dict, list) or [type(e) for e in extra] not in (
-                [],
-                [dict],
-            ):
+            number, names, *others = map(type, inside)
+            if number is not int or names not in (str, list) or others not in ([dict], [dict, dict]):
                 raise TypeError("a part of a message is of another type than it has")
-            return messages.build(number, fields, assigned, *extra)
+            return messages.build(*inside)
         if code == ARRAY:
             return numeric.build(*inside)
         if code == SCALAR:

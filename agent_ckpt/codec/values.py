@@ -18,17 +18,19 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from agent_ckpt.codec import foreign, frame, messages, secrets
 from agent_ckpt.codec.encoder import Encoder
 from agent_ckpt.codec.gate import Gate, UnresolvedError
-from agent_ckpt.codec.messages import PACKED, STRETCH, Template
+from agent_ckpt.codec.messages import STRETCH, Template
 from agent_ckpt.codec.pack import (
     PackError,
     UnpackError,
     pack,
+    settle,
     unpack,
     unpack_bodies,
     unpack_joined,
 )
 from agent_ckpt.codec.room import in_room
 from agent_ckpt.codec.secrets import SecretInClearError, refuse_secrets
+from agent_ckpt.codec.stretches import PACKED, Packed, pack_stretch
 from agent_ckpt.codec.typed import TypedReader
 from agent_ckpt.codec.unstorable import DEEPEST, TOO_DEEP, Unstorable, short
 from agent_ckpt.errors import ValueNotStorableError
@@ -110,12 +112,11 @@ class ValueCodec:
                 refuse_secrets(value)
             kind, data = self._serde.dumps_typed(value)
             return _SERDE + pack([kind, bytes(data)])
-        number = messages.NUMBERS.get(type(value))
-        if number is not None:
-            packed = messages.encode(value, number)
-            if packed is not None:
-                return _MESSAGE + packed
-        return Encoder(self._gate, secrets_allowed=self.secrets_allowed).body(value)
+        packed = _message(value)
+        return packed if packed is not None else self._encoder().body(value)
+
+    def _encoder(self) -> Encoder:
+        return Encoder(self._gate, secrets_allowed=self.secrets_allowed)
 
     def encode_leniently(self, value: Any) -> bytes:
         """The body of a value of metadata: a text stands in the place of a part that can't be kept."""
@@ -128,30 +129,32 @@ class ValueCodec:
         except Exception:
             return _TYPED + encoder.encode({key: _kept(encoder, part) for key, part in dict(value).items()})
 
-    def encode_many(self, values: Sequence[Any], first: int = 0, packed: list[bytes] | None = None) -> list[bytes]:
+    def encode_many(self, values: Sequence[Any], first: int = 0, packed: list[Packed] | None = None) -> list[bytes]:
         """The bodies of many values.
 
         Args:
             values: the values.
             first: the place of the first one in the list that they are of, to name one that can't be kept.
-            packed: takes the leading stretches of plain messages as they were packed, for `messages.Run`.
+            packed: takes the leading stretches of plain messages as they were packed, for `stretches.Run`.
         """
         encoded: list[bytes] = []
         for at in range(0, len(values), PACKED):
             part = values[at : at + PACKED]
-            stretch = messages.pack_stretch(part) if self.splits and len(part) >= _MANY else None
+            stretch = pack_stretch(part) if self.splits and len(part) >= _MANY else None
             if packed is not None:
                 if stretch is not None:
                     packed.append(stretch)
                 else:
                     packed = None
-            bodies = messages.bodies_of(stretch, len(part)) if stretch is not None else self._encode_mixed(part)
+            bodies = stretch.bodies if stretch is not None else self._encode_mixed(part)
             if bodies is not None:
                 encoded += bodies
                 continue
+            encode = self._encoder().body if self.splits else self.encode
             for value in part:
                 try:
-                    encoded.append(self.encode(value))
+                    message = _message(value) if self.splits else None
+                    encoded.append(message if message is not None else encode(value))
                 except Unstorable as exc:
                     exc.item = first + len(encoded)
                     raise
@@ -161,7 +164,7 @@ class ValueCodec:
         """The bodies of values other than messages in one call of msgpack, or None where that can't be."""
         if not self.splits or len(values) < _MANY or not messages.NUMBERS.keys().isdisjoint(map(type, values)):
             return None
-        return Encoder(self._gate, secrets_allowed=self.secrets_allowed).bodies(values)
+        return self._encoder().bodies(values)
 
     def decode(self, body: bytes) -> Any:
         """The value of a body; a fresh object at every call.
@@ -313,6 +316,13 @@ class ValueCodec:
         return path, value
 
 
+def _message(value: Any) -> bytes | None:
+    """The body of a message that holds plain data alone, else None."""
+    number = messages.NUMBERS.get(type(value))
+    packed = messages.encode(value, number) if number is not None else None
+    return _MESSAGE + packed if packed is not None else None
+
+
 def _kept(encoder: Encoder, part: Any) -> Any:
     """A part of metadata, or a text in its place where not even a lenient encoder can take it."""
     try:
@@ -376,5 +386,7 @@ def _children(value: Any) -> list[tuple[str, Any]]:
         return [(f".{name}", item) for name, item in fields.items()]
     return []
 
+
+settle()  # The modules above keep some for good.
 
 __all__ = ["DecodeError", "DeltaSnapshot", "PackError", "UnpackError", "UnresolvedError", "ValueCodec"]

@@ -249,6 +249,7 @@ class _Store:
         reader = self._open_reader()
         complete = False
         try:
+            schema.catch_up(reader, self.target.path, self.target.uri, self.engine)
             if schema.check(reader, self.target.path):
                 self._follow_choice(reader)
                 complete = connect.in_wal_mode(reader) == (self.limits.mode != "rollback")

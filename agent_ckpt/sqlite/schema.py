@@ -7,6 +7,7 @@ its -wal and -shm too.
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import re
 import sqlite3
@@ -15,6 +16,8 @@ from contextlib import closing
 from agent_ckpt.errors import CorruptionError, FormatError
 from agent_ckpt.sqlite import connect, engine, errors, files, versions
 from agent_ckpt.sqlite.queries import QUERIES, execute, split
+
+log = logging.getLogger("agent_ckpt")
 
 APPLICATION_ID = 0x41434B50
 """Marks a database as ours; the letters ACKP."""
@@ -156,8 +159,10 @@ def check(connection: sqlite3.Connection, path: str) -> bool:
     if not any(key in found for key in expected):
         return False
     newer = versions.Versions.of(version).schema > versions.SCHEMA_VERSION
+    # What a step added stands in a table's text in another way than in ours.
+    grown = newer or bool(versions.STEPS)
     for key, made in expected.items():
-        if found.get(key) != made and not (newer and key in found and _only_grew(connection, *key)):
+        if found.get(key) != made and not (grown and key in found and _only_grew(connection, *key)):
             state = "was changed" if key in found else "is missing"
             raise FormatError(f"the {key[0]} {key[1]} of {path} {state}; restore a backup", path=path, object=key[1])
     ours = {name for kind, name in expected if kind == "table"}
@@ -206,7 +211,7 @@ def set_up(connection: sqlite3.Connection, path: str, wal: bool = True) -> None:
     if not _judge(connection, path):
         connect.page_size(connection)
         connect.auto_vacuum(connection)
-        connect.set_marks(connection, APPLICATION_ID, versions.SCHEMA_VERSION)
+        connect.set_marks(connection, APPLICATION_ID, versions.Versions.of_new_file().user_version)
     if not (connect.wal_mode(connection) if wal else connect.rollback_mode(connection)):
         name = "WAL mode" if wal else "a rollback journal"
         raise FormatError(f"{path} can't be switched to {name} on this file system", path=path)
@@ -220,7 +225,45 @@ def create(connection: sqlite3.Connection) -> None:
     try:
         if not any(key in _objects(connection) for key in _expected()):
             _run_schema(connection)
+            # One that an older release began is of this one now.
+            connection.execute(f"PRAGMA user_version={versions.Versions.of_new_file().user_version}")
         connection.execute("COMMIT")
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
+
+
+def _is_behind(connection: sqlite3.Connection) -> bool:
+    """Whether a file of an older release lacks only what steps add."""
+    application, version = connect.marks(connection)
+    if application != APPLICATION_ID or not versions.Versions.of(version).is_behind():
+        return False
+    found = _objects(connection)
+    return any(key in found for key in _expected())
+
+
+def catch_up(reader: sqlite3.Connection, path: str, uri: str, using: engine.Engine) -> None:
+    """Add what an older file lacks, in one transaction; the lowest releases that may read and write it stay.
+
+    Raises:
+        sqlite3.Error: SQLITE_BUSY too, while another worker writes; call again.
+    """
+    if not _is_behind(reader):
+        return
+    with closing(connect.connect(f"{uri}?mode=rw", using)) as connection:
+        connect.set_synchronous(connection, "full")
+        connection.execute("BEGIN IMMEDIATE")
+        if _is_behind(connection):
+            make_steps(connection)
+        connection.execute("COMMIT")
+    log.info("added to %s what its older release did not have", path)
+
+
+def make_steps(connection: sqlite3.Connection) -> None:
+    """Make all steps from the file's schema_version to this release's, in the transaction that is open."""
+    found = versions.Versions.of(connect.marks(connection)[1])
+    while found.schema < versions.SCHEMA_VERSION:
+        step = versions.STEPS[found.schema]
+        step.make(connection)
+        found = found.after(step)
+    connection.execute(f"PRAGMA user_version={found.user_version}")

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from typing import NamedTuple
 
 from agent_ckpt.errors import FormatError, UsageError
 from agent_ckpt.sqlite import connect, engine, errors, files, schema, target, versions
 from agent_ckpt.sqlite.versions import Versions
-
-STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {}
-"""A schema_version to what brings a file from it to the next. There is one version so far, and so no step."""
 
 _WHOLE = ("ok",)
 
@@ -70,7 +66,7 @@ def upgrade(given: str | os.PathLike[str], backup: str | None = None) -> Upgrade
 
 
 def _check_steps(path: str, found: int) -> None:
-    missing = [number for number in range(found, versions.SCHEMA_VERSION) if number not in STEPS]
+    missing = [number for number in range(found, versions.SCHEMA_VERSION) if number not in versions.STEPS]
     if missing:
         raise FormatError(
             f"{path} has schema_version {found}, and this agent_ckpt has no step from {missing[0]}: upgrade it with an "
@@ -100,9 +96,7 @@ def _step_up(connection: sqlite3.Connection, found: int) -> None:
     try:
         if Versions.of(connect.marks(connection)[1]).schema != found:
             raise UsageError("another process upgraded the file meanwhile; look again")
-        for number in range(found, versions.SCHEMA_VERSION):
-            STEPS[number](connection)
-        connection.execute(f"PRAGMA user_version={versions.SCHEMA_VERSION}")
+        schema.make_steps(connection)
         connection.execute("COMMIT")
     finally:
         if connection.in_transaction:
