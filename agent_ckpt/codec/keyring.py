@@ -247,7 +247,7 @@ class Keyring:
 
         def call() -> None:
             try:
-                answers.append(service(operation, key_id, data))
+                answers.append(service(operation, key_id, bytes(data)))
             except BaseException as exc:
                 failures.append(exc)
             finally:
