@@ -199,17 +199,8 @@ class Carrier:
         return carried
 
     def inherited(self, config: Mapping[str, Any]) -> Session | None:
-        """The session of the run whose task a restore happens in, if it is inside one.
-
-        Raises:
-            ThreadConflictError: when that run has lost the thread already.
-        """
-        if _TASK_ID not in config["configurable"]:
-            return None
-        session = self.session_of(config)
-        if session is not None and session.refused is not None:
-            raise session.refused
-        return session
+        """The session of the run whose task a restore happens in, if it is inside one."""
+        return self.session_of(config) if _TASK_ID in config["configurable"] else None
 
     def last_begun(self, thread_id: str) -> Session | None:
         """The session last begun in this context on a thread."""

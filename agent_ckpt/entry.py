@@ -9,7 +9,7 @@ from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 
-from agent_ckpt import restore_rules, runs
+from agent_ckpt import loops, restore_rules, runs
 from agent_ckpt.carrier import is_a_run
 from agent_ckpt.core import flight, read
 from agent_ckpt.core.session import Session, busy, overtaken
@@ -46,13 +46,12 @@ def begin(
     refused = rules.refusal(place, restored, permit, uses=False) if session is not carried else None
     if refused is not None and rules.run:
         raise refused
-    loop = runs.loop_around() if is_a_run(config) else None
+    loop = loops.loop_around() if is_a_run(config) else None
     if loop is not None:
         restored = yield from _start(store, place, restored, session, loop, moving)
     if session is not carried:
         refused = rules.refusal(place, restored, permit, uses=is_a_run(config))
         if refused is not None and rules.run:
-            runs.abandon(session)
             raise refused
         # What isn't a run may only want to read: it is told when it writes.
         session.refused = refused
@@ -124,16 +123,12 @@ def _start(
     for _ in range(PLANS_AT_MOST):
         restored = yield from _let_in(store, place, restored, session, moving)
         store.runs.begin(session, loop)
-        if not runs.goes_on(loop, restored.found.row.run_id if restored.found is not None else None):
+        if not loops.goes_on(loop, restored.found.row.run_id if restored.found is not None else None):
             return restored
         rules = store.rules(session.thread_id, session)
         claim = Call(partial(flight.claim_what_is_left, place.thread_id, session, rules), write=True)
-        try:
-            with runs.writing(session):
-                answer: flight.Claim = yield claim
-        except BaseException:
-            runs.abandon(session)
-            raise
+        with runs.writing(session):
+            answer: flight.Claim = yield claim
         refused = answer.refused
         if refused is None:
             session.claimed = answer.made

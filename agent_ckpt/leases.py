@@ -19,10 +19,10 @@ from agent_ckpt.carrier import SessionThreadId, thread_id_of
 from agent_ckpt.entry import give_way
 from agent_ckpt.errors import ClosedError, UsageError
 from agent_ckpt.later import Later
+from agent_ckpt.loops import position
 from agent_ckpt.model import LeaseRow
 from agent_ckpt.parts import Store, Thread
 from agent_ckpt.plumbing import Plumbing
-from agent_ckpt.runs import position
 from agent_ckpt.steps import Call, Pause, Steps
 
 if TYPE_CHECKING:

@@ -111,6 +111,10 @@ class ThreadRow(NamedTuple):
     heads: Any = None
 
 
+FROZEN_S = 10.0
+"""Seconds for which a run keeps newcomers out that can't do anything: its process or its event loop stands still."""
+
+
 class Holder(NamedTuple):
     """A run that is going, as others see it.
 

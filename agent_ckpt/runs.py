@@ -4,37 +4,31 @@ LangGraph tells a checkpointer when a run restores its thread, but not when the 
 that executes a run unwinds an exit stack when the run is over, whichever way it ends: it returned,
 stopped at a breakpoint or at the recursion limit, raised, was cancelled, or its half-read stream
 was closed or collected. So the end is entered there, first, which makes it the last thing to be
-unwound, after all that the run still had to store. A config, a state or a traceback that user code
-keeps holds no run alive.
+unwound, after all that the run still had to store. A loop that fails while it is entered never
+unwinds it; such an error reaches the run's callback manager, where the end is entered too. A config,
+a state or a traceback that user code keeps holds no run alive.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any, Protocol
 
-from langgraph.types import Command
+from langchain_core.callbacks import BaseCallbackHandler
 
+from agent_ckpt import loops
 from agent_ckpt.core.flight import Rules, nobody
 from agent_ckpt.core.session import Session, cancelled
-from agent_ckpt.model import Holder
+from agent_ckpt.model import FROZEN_S, Holder
 
-_ENTERING = frozenset(("__enter__", "__aenter__"))
-_LOOPS = "langgraph.pregel"
-_DRIVING = frozenset(("stream", "astream"))
-_FRAMES_AT_MOST = 16
 LAST_WRITE_S = 5.0
 """How long a run that is over is waited for to store what it has begun to store."""
-_INTERRUPT_ID_SIZE = 32
-_HEX = frozenset("0123456789abcdef")
 _SHOWN_EVERY_S = 0.05
 """How often a run shows the other processes that it does something, at most."""
 
@@ -48,8 +42,12 @@ class Board(Protocol):
     def token(self) -> bytes:
         """Four bytes that begin the ids of this process's sessions."""
 
-    def publish(self, number: int, base: int) -> int | None:
-        """Show a run; returns its slot, or None where others can't be told."""
+    def publish(self, number: int, base: int, is_turned: Callable[[], bool]) -> int | None:
+        """Show a run; returns its slot, or None where others can't be told.
+
+        Args:
+            is_turned: whether it can do anything just now; asked now and then, on any OS thread.
+        """
 
     def renew(self, slot: int) -> None: ...
 
@@ -65,46 +63,16 @@ class Board(Protocol):
         """The run of another process that is going under this session's id, or None."""
 
 
-def loop_around() -> Any:
-    """The LangGraph loop that is entered right now further up this call stack, or None."""
-    frame = sys._getframe(1)
-    for _ in range(_FRAMES_AT_MOST):
-        code = frame.f_code
-        if code.co_name in _ENTERING and str(frame.f_globals.get("__name__", "")).startswith(_LOOPS):
-            loop = frame.f_locals.get("self")
-            return loop if hasattr(getattr(loop, "stack", None), "callback") else None
-        if frame.f_back is None:
-            return None
-        frame = frame.f_back
-    return None
+class _Failure(BaseCallbackHandler):
+    """Ends a run whose loop raised before it was entered; of one that was left it has nothing to do."""
 
+    run_inline = True
 
-def goes_on(loop: Any, run_id: str | None) -> bool:
-    """Whether a run begins with the open tasks of its thread, and stores nothing before the first of them is done.
+    def __init__(self, run: GoingRun) -> None:
+        self._run = run
 
-    Args:
-        run_id: of the run that stored the checkpoint; LangGraph takes a run of the same id for its continuation.
-    """
-    given = loop.input
-    if isinstance(given, Command):
-        # The answers to interrupts that are named by their ids are not stored as writes; any other dict is one answer.
-        answers = given.resume
-        by_id = isinstance(answers, dict) and all(map(_is_interrupt_id, answers))
-        return by_id and not given.update and not given.goto
-    return given is None or (run_id is not None and loop.config.get("metadata", {}).get("run_id") == run_id)
-
-
-def _is_interrupt_id(key: Any) -> bool:
-    return isinstance(key, str) and len(key) == _INTERRUPT_ID_SIZE and set(key) <= _HEX
-
-
-def position() -> tuple[int, int]:
-    """Which OS thread, and which task of an event loop on it, is at work."""
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:
-        task = None
-    return threading.get_ident(), id(task) if task is not None else 0
+    def on_chain_error(self, error: BaseException, **_: Any) -> None:  # noqa: ARG002
+        self._run.drop()
 
 
 class GoingRun:
@@ -125,19 +93,27 @@ class GoingRun:
         self._session = weakref.ref(session)
         self.session_id, self.thread_id, self.base = session.id, session.thread_id, session.base
         self.began = self.renewed = time.monotonic()
-        self.position = position()
+        self.position = loops.position()
         self.slot: int | None = None
         self.writing = False
         self.pending = 0
         self._shown = 0.0
         self.board = board
         self._pid = os.getpid()
-        self._loop = weakref.ref(loop, lambda _: self._dropped())
+        self._loop = weakref.ref(loop, lambda _: self.drop())
+        self._turns: asyncio.AbstractEventLoop | None = (
+            asyncio.get_running_loop() if hasattr(loop, "__aenter__") else None
+        )
+        self._turned = self.began
         self._over, self._over_since = False, 0.0
         # Re-entrant, as a collected loop may end its run at any moment.
         self._lock = threading.RLock()
         _going[session.id] = self
         loop.stack.push(self._left)
+        manager = getattr(loop, "manager", None)
+        if manager is not None:
+            # A list of its own: LangChain lets others that were made from one manager share one.
+            manager.handlers = [*manager.handlers, _Failure(self)]
 
     @property
     def ended(self) -> bool:
@@ -161,7 +137,7 @@ class GoingRun:
             self._over = True
             if self.pending:
                 return
-            slot, self.slot = self.slot, None
+            slot, self.slot, self._turns = self.slot, None, None
         _going.pop(self.session_id, None)
         if slot is not None:
             self.board.withdraw(slot)
@@ -172,8 +148,9 @@ class GoingRun:
             self._refuse_the_late()
         self.end()
 
-    def _dropped(self) -> None:
-        # Cancelled while it was entered, say: what it has handed to a worker may come late, and finds its end here.
+    def drop(self) -> None:
+        """It is over without having been left: it failed or was cancelled while it was entered, or was collected."""
+        # What it has handed to a worker may come late, and finds its end here.
         if not self._over:
             self._refuse_the_late()
             self.end()
@@ -185,7 +162,7 @@ class GoingRun:
 
     def begin_write(self) -> None:
         """It is about to write: show it to the other processes, and that it does something."""
-        self.renewed = now = time.monotonic()
+        self.renewed = self._turned = now = time.monotonic()
         self.writing = True
         with self._lock:
             self.pending += 1
@@ -194,7 +171,7 @@ class GoingRun:
                     self._shown = now
                     self.board.renew(self.slot)
             elif not self._over:
-                self.slot = self.board.publish(int.from_bytes(self.session_id[4:], "big"), self.base)
+                self.slot = self.board.publish(int.from_bytes(self.session_id[4:], "big"), self.base, self.is_turned)
 
     def end_write(self) -> None:
         """That write is done, or was refused."""
@@ -204,21 +181,31 @@ class GoingRun:
         if last:
             self.end()
 
+    def is_turned(self) -> bool:
+        """Whether it can do anything just now; one whose event loop was closed never can again, and has ended."""
+        turns = self._turns
+        if turns is None:
+            return True
+        if turns.is_closed():
+            self.drop()
+        if not turns.is_running():
+            return False
+        self._turned = time.monotonic()
+        return True
+
+    def holds(self, ttl_s: float) -> bool:
+        """Whether it keeps newcomers out."""
+        frozen = not self.is_turned() and time.monotonic() - self._turned > FROZEN_S
+        return not (self.ended or frozen or time.monotonic() - self.renewed > ttl_s)
+
     def channel(self, name: str) -> Any:
         """LangGraph's channel of a name, or None where there is none, or the loop is gone."""
         return (getattr(self._loop(), "channels", None) or {}).get(name)
 
-    def is_executing(self) -> bool:
-        """Whether some OS thread is inside it right now."""
-        loop = self._loop()
-        for frame in list(sys._current_frames().values()):
-            at: FrameType | None = frame
-            while at is not None:
-                drives = at.f_code.co_name in _DRIVING and str(at.f_globals.get("__name__", "")).startswith(_LOOPS)
-                if drives and loop is not None and at.f_locals.get("loop") is loop:
-                    return True
-                at = at.f_back
-        return False
+    @property
+    def loop(self) -> Any:
+        """LangGraph's loop, or None once it is gone."""
+        return self._loop()
 
     def holder(self) -> Holder:
         return Holder(self._pid, time.monotonic() - self.began, self.base)
@@ -269,7 +256,10 @@ class Runs:
             outer: the session of the run inside whose node we are, if any.
         """
         run = left.run if left is not None and left is not own and left is not outer else None
-        if not isinstance(run, GoingRun) or run.ended or run.position != position() or run.is_executing():
+        here = loops.position()
+        if not isinstance(run, GoingRun) or run.ended or run.position != here or loops.is_driven(run.loop):
+            return None
+        if here[1] == 0 and loops.serves_many():
             return None
         return run
 
@@ -289,7 +279,8 @@ class Runs:
         """
         for run in list(_going.values()):
             same = run.thread_id == session.thread_id and run.base == session.base and run.board is self._board
-            if same and run.writing and not run.ended and run.session_id != session.id and run.position != position():
+            other = run.session_id != session.id and run.position != loops.position()
+            if same and other and run.writing and run.holds(self._ttl_s):
                 return run.holder()
         return None
 
@@ -297,7 +288,7 @@ class Runs:
         """The run that is going under a session's id, in this process or another; None: none is."""
         run = _going.get(session_id)
         if run is not None:
-            return None if run.ended or time.monotonic() - run.renewed > self._ttl_s else run.holder()
+            return run.holder() if run.holds(self._ttl_s) else None
         return self._board.look(session_id, self._ttl_s)
 
 

@@ -14,7 +14,7 @@ from langgraph.checkpoint.base import (
     CheckpointTuple,
 )
 
-from agent_ckpt import restore_rules, runs
+from agent_ckpt import loops, restore_rules, runs
 from agent_ckpt.carrier import config_for, is_filled_in, place_of
 from agent_ckpt.core import manage, read
 from agent_ckpt.core import put as putting
@@ -51,6 +51,9 @@ def touch() -> Steps[None]:
 def get_tuple(store: Store, config: RunnableConfig) -> Steps[CheckpointTuple | None]:
     place = place_of(config)
     session = store.carrier.inherited(config)
+    if session is not None and session.refused is not None and loops.loop_around() is not None:
+        # Nodes would follow. Who only looks, perhaps long after the run, is shown what is stored.
+        raise session.refused
     rules = restore_rules.Rules.of(config, store.options.stale_checkpoint) if session is None else None
     asks_head = rules is not None and rules.asks_head(place)
     moving = rules is not None and store.runs.is_moving(str(place.thread_id))
@@ -58,19 +61,15 @@ def get_tuple(store: Store, config: RunnableConfig) -> Steps[CheckpointTuple | N
     if rules is not None:
         session, restored = yield from begin(store, config, place, restored, rules, moving)
     assert session is not None
-    try:
-        return _given_back(store, config, place, session, restored, begun=rules is not None)
-    except BaseException:
-        # LangGraph's loop was not entered, and its exit stack, which tells of the run's end, is never unwound.
-        if rules is not None:
-            runs.abandon(session)
-        raise
+    return _given_back(store, config, place, session, restored, begun=rules is not None)
 
 
 def _given_back(
     store: Store, config: RunnableConfig, place: Place, session: Session, restored: read.Restored, *, begun: bool
 ) -> CheckpointTuple | None:
-    store.carrier.plant(config, session)
+    if begun or session.refused is None:
+        # A look with a config of a run that is over makes nothing in this context a part of that run.
+        store.carrier.plant(config, session)
     if restored.found is None or restored.thread is None:
         return None
     kept: dict[str, str] = {}
@@ -82,7 +81,7 @@ def _given_back(
     found = store.code.migrations.apply(reading.checkpoint_tuple(restored.found, session), versions)
     stuck = store.code.migrations.stuck(found, versions)
     if stuck is not None:
-        if place.checkpoint_id is None or runs.loop_around() is not None:
+        if place.checkpoint_id is None or loops.loop_around() is not None:
             raise stuck
         # A look into the past may show old writes; what would go on with them is told when it writes.
         if begun and not session.wrote:
@@ -93,7 +92,7 @@ def _given_back(
     if kept:
         store.code.watch.unresolved(found.config, kept)
     if store.code.watch.looks and is_filled_in(config):
-        store.code.watch.restored(found, runs.loop_around())
+        store.code.watch.restored(found, loops.loop_around())
     return found
 
 
@@ -203,6 +202,8 @@ def _write(store: Store, thread_id: str, session: Session | None, plan: Callable
         _remember(store, thread_id, planning, written)
         if session is not None and written.stored:
             session.wrote = True
+            if session.run is None:
+                session.base = max(session.base, written.row.revision)
         return written
     raise replanned(thread_id)
 

@@ -80,6 +80,21 @@ def look_and_stay(meet: Meet, path: Path, form: str, how: str) -> Any:
             return exc.fields
 
 
+def go_on(graph: Graph, form: str) -> list[str]:
+    """Go on with the thread's open tasks; the contents of all messages after it."""
+    if form == "sync":
+        state = graph.invoke(None, CONFIG, durability="sync")
+    else:
+        state = asyncio.run(graph.ainvoke(None, CONFIG, durability="sync"))
+    return [str(message.content) for message in state["messages"]]
+
+
+def finish(meet: Meet, path: Path, form: str) -> list[str]:
+    """Go on with the thread's open tasks."""
+    with AgentSaver(path, create=False) as saver:
+        return go_on(assistant(saver)[0], form)
+
+
 def stop_at_breakpoint(meet: Meet, path: Path) -> None:
     """A run that stops before its tool, and a process that lives on with all that the run left."""
     with AgentSaver(path) as saver:

@@ -246,6 +246,12 @@ def stops(saver: AgentSaver, how: str, kept: list[Any]) -> None:
         stream = graph.stream(GIVEN, CONFIG)
         kept.append(next(stream))
         del stream
+    elif how == "cell":
+        # A notebook cell that is interrupted while it works with what the stream gave.
+        with pytest.raises(KeyboardInterrupt) as cell:
+            for _ in graph.stream(GIVEN, CONFIG):
+                raise KeyboardInterrupt
+        kept.append(cell.value.__traceback__)
     elif how == "cancelled":
         kept.append(asyncio.run(_cancelled(saver)))
     kept.append(graph.get_state(CONFIG))
@@ -270,7 +276,7 @@ async def _cancelled(saver: AgentSaver) -> Any:
     return caught.value
 
 
-WAYS = ["interrupt_before", "interrupt_after", "recursion", "error", "closed", "collected", "cancelled"]
+WAYS = ["interrupt_before", "interrupt_after", "recursion", "error", "closed", "collected", "cell", "cancelled"]
 
 
 @pytest.mark.parametrize("way", WAYS)

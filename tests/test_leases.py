@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import HumanMessage
 
-from agent_ckpt import AgentSaver, LeaseInfo, ThreadConflictError, UsageError
+from agent_ckpt import AgentSaver, LeaseInfo, ThreadConflictError, UsageError, runs
 from tests.conftest import until
 from tests.flight_workers import (
     CONFIG,
@@ -421,6 +421,31 @@ def test_rollback_of_a_first_run(saver: AgentSaver) -> None:
     run = Run(saver, "sync", "sync")
     assert elsewhere(second_turn(saver, "rollback", "sync")) == ["second", "answer to second"]
     assert isinstance(run.finish(), ThreadConflictError)
+
+
+def test_a_finished_run_is_not_rolled_back(saver: AgentSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run whose last step is stored, and that has only to come back to its caller, is told nothing any more: so what
+    it stored stays, and the second message goes on from there."""
+    stored, go = threading.Event(), threading.Event()
+    real = runs.GoingRun._left
+
+    def leave_late(run: runs.GoingRun, *about: Any) -> None:
+        if not stored.is_set():
+            stored.set()
+            assert go.wait(WATCHDOG_S)
+        real(run, *about)
+
+    monkeypatch.setattr(runs.GoingRun, "_left", leave_late)
+    graph, _ = assistant(saver)
+    first: list[Any] = []
+    worker = threading.Thread(target=lambda: first.append(say(graph, "first", "sync", "sync")))
+    worker.start()
+    assert stored.wait(WATCHDOG_S)
+    told = elsewhere(second_turn(saver, "rollback", "sync"))
+    go.set()
+    worker.join(WATCHDOG_S)
+    assert first == [["first", "answer to first"]]
+    assert told == [*first[0], "second", "answer to second"]
 
 
 def test_a_queue_across_processes(saver: AgentSaver, path: Path, workers: Any) -> None:

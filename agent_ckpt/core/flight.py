@@ -99,16 +99,21 @@ def refuse_in_flight(
     place: Place, row: ThreadRow | None, session: Session | None, life: Life, doing: str
 ) -> Program[None]:
     """Refuse a write where a run in flight owns the thread."""
-    if row is None or row.session is None or (session is not None and session.id == row.session):
+    if row is None or (session is not None and session.id == row.session):
         return
-    holder = life(row.session)
-    if holder is None:
-        return
-    found = yield Statement("head_of_space", (place.thread_id, ""))
-    # One whose last step is stored is not in the way: a stream that nobody reads to its end holds no finished thread.
-    if found and not _has_next_step(place.thread_id, found[0], row.secret):
-        return
-    raise busy(row.revision, session, holder, place.thread_id, place.checkpoint_id, doing)
+    run = yield from in_flight(place.thread_id, row, life)
+    if run is not None:
+        raise busy(row.revision, session, run, place.thread_id, place.checkpoint_id, doing)
+
+
+def in_flight(thread_id: str, row: ThreadRow, life: Life) -> Program[Holder | None]:
+    """The run in flight that owns a thread, if there is one."""
+    run = life(row.session) if row.session is not None else None
+    if run is None:
+        return None
+    found = yield Statement("head_of_space", (thread_id, ""))
+    # One whose last step is stored is over but for its caller: a stream that nobody reads to its end holds no thread.
+    return run if not found or _has_next_step(thread_id, found[0], row.secret) else None
 
 
 def look(thread_id: str, session: Session, rules: Rules, doing: str) -> Program[ThreadConflictError | None]:

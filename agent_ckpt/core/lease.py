@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agent_ckpt.backend import Program, Statement
-from agent_ckpt.core.flight import Rules, lease_of, lease_row, refuse_in_flight
+from agent_ckpt.core.flight import Rules, in_flight, lease_of, lease_row, refuse_in_flight
 from agent_ckpt.core.manage import delete_thread, find_thread
 from agent_ckpt.core.prune import settle
 from agent_ckpt.core.rebuild import check_whole, own
@@ -101,8 +101,8 @@ def take_over(ask: Ask, rolls_back: bool) -> Program[Answer]:
     row = thread_row(found[0], ask.thread_id) if found else None
     lease = yield from _grant(ask)
     if row is not None and row.session is not None and row.session != ask.outer:
-        run = ask.rules.life(row.session)
-        if run is not None and rolls_back:
+        run = (yield from in_flight(ask.thread_id, row, ask.rules.life)) if rolls_back else None
+        if run is not None:
             yield from undo_since(ask.thread_id, row, run.base)
         left = yield from find_thread(ask.thread_id)
         if left is not None:

@@ -2,8 +2,9 @@
 
 A process that runs a graph keeps the file `DATABASE-run-TOKEN` locked while it lives: the lock is gone
 the moment it dies. Each run that has written has a slot in it, emptied when the run ends, so that a run which stopped
-at a breakpoint or failed holds nobody up. While a run is going the file is touched every `BEAT_S`
-seconds; a process whose file was not touched for `FROZEN_S` is taken for frozen. Times are the monotonic clock's,
+at a breakpoint or failed holds nobody up. While a run can do something its slot is touched every `BEAT_S`
+seconds; one whose slot was not touched for `FROZEN_S` is taken for frozen: its process is suspended, or its event loop
+isn't turned. Times are the monotonic clock's,
 which the processes of one machine share.
 
 None of this decides who may write: the database does. It only tells whom to let finish.
@@ -18,9 +19,10 @@ import stat
 import struct
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from agent_ckpt.model import Holder
+from agent_ckpt.model import FROZEN_S, Holder
 from agent_ckpt.sqlite import files, fork
 
 try:
@@ -31,12 +33,13 @@ except ImportError:
 log = logging.getLogger("agent_ckpt")
 
 BEAT_S = 2.0
-FROZEN_S = 10.0
 
 _MAGIC = b"ackptrun"
-_HEAD = struct.Struct("<8sQQ8x")
-_SLOT = struct.Struct("<IIQQQ")
-"""A session's number, whether the slot is in use, when the run began and last wrote (ns), and its base."""
+_HEAD = struct.Struct("<8sQ")
+_SLOT = struct.Struct("<IIQQQQ")
+"""A session's number, whether the slot is in use, when the run began, last wrote and was touched (ns), and its base."""
+_TIME = struct.Struct("<Q")
+_RENEWED_AT, _TOUCHED_AT = 16, 24
 _SECOND = 1_000_000_000
 _TOKEN_SIZE = 4
 _LOOK_AT_MOST = 1 << 20
@@ -56,8 +59,9 @@ class RunBoard:
         self._descriptor: int | None = None
         self._free: list[int] = []
         self._slots = 0
-        self._used = 0
+        self._shown: dict[int, Callable[[], bool]] = {}
         self._works = path is not None and fcntl is not None
+        self._told = False
         self._woken = threading.Event()
         fork.register(self)
 
@@ -65,8 +69,12 @@ class RunBoard:
         """Four bytes that begin the ids of this process's sessions."""
         return self._token
 
-    def publish(self, number: int, base: int) -> int | None:
-        """Show a run; returns its slot, or None where other processes can't be told."""
+    def publish(self, number: int, base: int, is_turned: Callable[[], bool]) -> int | None:
+        """Show a run; returns its slot, or None where other processes can't be told.
+
+        Args:
+            is_turned: whether it can do anything just now; asked at each beat.
+        """
         if not self._works:
             return None
         with self._lock:
@@ -74,13 +82,13 @@ class RunBoard:
                 descriptor = self._open()
                 slot = self._free.pop() if self._free else self._slots
                 now = time.monotonic_ns()
-                os.pwrite(descriptor, _SLOT.pack(number, 1, now, now, base), _offset(slot))
+                os.pwrite(descriptor, _SLOT.pack(number, 1, now, now, now, base), _offset(slot))
             except OSError as exc:
-                self._works = False
-                log.warning("other processes can't see the runs of this one on %s: %s", self._path, exc.strerror)
+                self._tell(exc)
                 return None
+            self._told = False
             self._slots = max(self._slots, slot + 1)
-            self._used += 1
+            self._shown[slot] = is_turned
             self._woken.set()
             return slot
 
@@ -88,7 +96,7 @@ class RunBoard:
         """The run in a slot does something."""
         with self._lock, contextlib.suppress(OSError):
             if self._descriptor is not None:
-                os.pwrite(self._descriptor, struct.pack("<Q", time.monotonic_ns()), _offset(slot) + 16)
+                os.pwrite(self._descriptor, _TIME.pack(time.monotonic_ns()), _offset(slot) + _RENEWED_AT)
 
     def withdraw(self, slot: int) -> None:
         """The run in a slot has ended."""
@@ -96,15 +104,24 @@ class RunBoard:
             if self._descriptor is not None:
                 os.pwrite(self._descriptor, bytes(_SLOT.size), _offset(slot))
                 self._free.append(slot)
-                self._used -= 1
-                if not self._used:
+                self._shown.pop(slot, None)
+                if not self._shown:
                     self._woken.clear()
 
     def show_life(self) -> None:
         """Let other processes see that this one lives, though it runs nothing yet."""
         if self._works:
-            with self._lock, contextlib.suppress(OSError):
-                self._open()
+            with self._lock:
+                try:
+                    self._open()
+                except OSError as exc:
+                    self._tell(exc)
+
+    def _tell(self, exc: OSError) -> None:
+        # A full disk, say: the next run, or the next write of this one, tries again.
+        if not self._told:
+            log.warning("other processes can't see the runs and leases of this one on %s: %s", self._path, exc.strerror)
+        self._told = True
 
     def alive(self, token: bytes) -> bool:
         """Whether the process lives whose sessions' ids begin so; True where that can't be told."""
@@ -139,7 +156,7 @@ class RunBoard:
             descriptor, self._descriptor = self._descriptor, None
             if descriptor is None:
                 return
-            self._free, self._slots, self._used = [], 0, 0
+            self._free, self._slots, self._shown = [], 0, {}
             self._woken.set()
             if self._path is not None:
                 with contextlib.suppress(OSError):
@@ -160,7 +177,7 @@ class RunBoard:
         descriptor, self._descriptor = self._descriptor, None
         self._lock, self._woken = threading.RLock(), threading.Event()
         self._token = os.urandom(_TOKEN_SIZE)
-        self._free, self._slots, self._used = [], 0, 0
+        self._free, self._slots, self._shown = [], 0, {}
         if descriptor is not None:
             os.close(descriptor)
 
@@ -179,20 +196,31 @@ class RunBoard:
                 break
             # Another process swept it away before it was locked.
             os.close(descriptor)
-        os.pwrite(descriptor, _HEAD.pack(_MAGIC, os.getpid(), time.monotonic_ns()), 0)
+        try:
+            os.pwrite(descriptor, _HEAD.pack(_MAGIC, os.getpid()), 0)
+        except OSError:
+            os.unlink(name)
+            os.close(descriptor)
+            raise
         self._descriptor = descriptor
         threading.Thread(target=_beat, args=(self, descriptor), name="agent_ckpt-runs", daemon=True).start()
         return descriptor
 
     def beat(self, descriptor: int) -> bool:
-        """Touch the file if a run is going; False when it isn't this board's file any more."""
+        """Touch the slots of the runs that are going; False when it isn't this board's file any more."""
         if not self._woken.wait(FROZEN_S):
             return self._descriptor == descriptor
+        with self._lock:
+            shown = list(self._shown.items())
+        # Not under the lock: a run that finds itself at its end withdraws, and has a lock of its own.
+        turned = [(slot, is_turned) for slot, is_turned in shown if is_turned()]
         with self._lock:
             if self._descriptor != descriptor:
                 return False
             with contextlib.suppress(OSError):
-                os.pwrite(descriptor, struct.pack("<Q", time.monotonic_ns()), 16)
+                for slot, is_turned in turned:
+                    if self._shown.get(slot) is is_turned:
+                        os.pwrite(descriptor, _TIME.pack(time.monotonic_ns()), _offset(slot) + _TOUCHED_AT)
         return True
 
 
@@ -222,13 +250,13 @@ def _find(descriptor: int, number: bytes, ttl_s: float) -> Holder | None:
     data = os.pread(descriptor, _LOOK_AT_MOST, 0)
     if len(data) < _HEAD.size or data[:8] != _MAGIC:
         return None
-    _, process, beat = _HEAD.unpack_from(data)
+    _, process = _HEAD.unpack_from(data)
     wanted = int.from_bytes(number, "big")
     now = time.monotonic_ns()
     for at in range(_HEAD.size, len(data) - _SLOT.size + 1, _SLOT.size):
-        its_number, used, began, renewed, base = _SLOT.unpack_from(data, at)
+        its_number, used, began, renewed, touched, base = _SLOT.unpack_from(data, at)
         if used and its_number == wanted:
-            frozen = now - max(beat, renewed) > FROZEN_S * _SECOND
+            frozen = now - max(touched, renewed) > FROZEN_S * _SECOND
             idle = now - renewed > ttl_s * _SECOND
             return None if frozen or idle else Holder(process, (now - began) / _SECOND, base)
     return None

@@ -31,7 +31,10 @@ TABLES: dict[str, tuple[Callable[[Run], list[Table]], str]] = {
     "calls": (calls.tables, "statements per put, get_tuple and list page"),
     "sealed": (sealed.tables, "what sealing costs: processor time and bytes, with a key beside without"),
     "imports": (imports.tables, "import time and `agent-ckpt --help`"),
-    "wal": (wal.tables, "the WAL's size while writing, idle and under a long reader (--full: 100 MiB)"),
+    "wal": (
+        wal.tables,
+        "the WAL's size under 100 MiB of puts, idle, and after a long reader (--full: by what is written)",
+    ),
 }
 
 

@@ -1,4 +1,5 @@
-"""The WAL's size while writing, when idle and under a long reader; and what the size at which it is folded costs."""
+"""The WAL's size while writing, when idle and under a long reader; with --full also what that depends on, and what the
+size at which it is folded costs."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ MIB = 1 << 20
 BLOB = 40_000
 BOUND_MIB = 4.5
 PATIENCE_S = 20.0
+SMALL = 4_000
 SMALL_PUTS = 400
+VOLUME = 100 * MIB
 ROUNDS = 5
 
 READER = """
@@ -47,7 +50,12 @@ class Written:
     seconds: list[float]
 
     def cells(self) -> list[float]:
-        return [self.largest / MIB, statistics.fmean(self.seconds) * 1e3, max(self.seconds) * 1e3]
+        return [
+            self.largest / MIB,
+            len(self.seconds),
+            statistics.fmean(self.seconds) * 1e3,
+            max(self.seconds) * 1e3,
+        ]
 
 
 def wal_bytes(path: Path) -> int:
@@ -75,14 +83,14 @@ def write(saver: AgentSaver, path: Path, volume: int) -> Written:
     return written
 
 
-def until(path: Path, size: int, saver: AgentSaver | None = None) -> tuple[float, Written]:
+def until(path: Path, size: int, saver: AgentSaver | None = None, size_of_puts: int = SMALL) -> tuple[float, Written]:
     """Seconds until the WAL is that small; with a saver, writing on meanwhile."""
-    began, written = time.monotonic(), Written(0, [0.0])
+    began, written = time.monotonic(), Written(0, [])
     while wal_bytes(path) > size and time.monotonic() - began < PATIENCE_S:
         if saver is None:
             time.sleep(0.005)
         else:
-            written.seconds.append(put(saver, 4000))
+            written.seconds.append(put(saver, size_of_puts))
     return time.monotonic() - began, written
 
 
@@ -116,7 +124,10 @@ def plainly(path: Path, size: int) -> float:
 
 
 def tables(run: Run) -> list[Table]:
-    return [growth(run), after_a_reader(run), folding(run)]
+    made = [growth(run)]
+    if run.full:
+        made += [after_a_reader(run), folding(run)]
+    return made
 
 
 def after_a_reader(run: Run) -> Table:
@@ -127,7 +138,7 @@ def after_a_reader(run: Run) -> Table:
         ["puts", "WAL, MiB", "MiB that it adds to the file", "then", "seconds", "puts meanwhile", "their median, ms",
          "the same MiB in a plain file, s"],
     )  # fmt: skip
-    for count, size in ((600, BLOB), (2600 if run.full else 1200, BLOB), (2600 if run.full else 1200, 400)):
+    for count, size in ((600, BLOB), (2600, BLOB), (2600, 400)):
         for writing in (False, True):
             path = run.path("wal-reader")
             with AgentSaver(path) as saver:
@@ -144,8 +155,8 @@ def after_a_reader(run: Run) -> Table:
                 added / MIB,
                 "puts of 4 KB" if writing else "nothing",
                 took,
-                len(written.seconds) - 1,
-                statistics.median(written.seconds[1:] or [0.0]) * 1e3,
+                len(written.seconds),
+                statistics.median(written.seconds or [0.0]) * 1e3,
                 plainly(path, added),
             )
     table.notes.append("a put waits for none of this folding, only for the disk that both write to")
@@ -153,26 +164,25 @@ def after_a_reader(run: Run) -> Table:
 
 
 def growth(run: Run) -> Table:
-    volume = (100 if run.full else 20) * MIB
     table = Table(
         "wal",
-        f"{volume // MIB} MiB of puts of {BLOB // 1000} KB, synchronous=full, with and without a long reader beside it",
-        ["", "largest WAL, MiB", "mean put, ms", "worst put, ms", "seconds until small"],
+        f"{VOLUME // MIB} MiB of puts of {BLOB // 1000} KB with the default options, alone and under a long reader",
+        ["", "largest WAL, MiB", "puts", "mean put, ms", "worst put, ms", "seconds until small"],
     )
     path = run.path("wal")
     with AgentSaver(path) as saver:
-        free = write(saver, path, volume)
+        free = write(saver, path, VOLUME)
         table.add("writing", *free.cells(), "")
         idle_s, _ = until(path, 0)
-        table.add("idle after it, until 0 bytes", "", "", "", idle_s)
+        table.add("then nothing: until 0 bytes", "", "", "", "", idle_s)
         with reading(path):
-            table.add("writing beside a long reader", *write(saver, path, volume).cells(), "")
+            table.add("writing under a long reader", *write(saver, path, VOLUME).cells(), "")
         ended_s, _ = until(path, MIB)
-        table.add("the reader ends, nothing is written, until 1 MiB", "", "", "", ended_s)
+        table.add("the reader ends, nothing is written: until 1 MiB", "", "", "", "", ended_s)
         with reading(path):
-            write(saver, path, volume)
-        busy_s, while_busy = until(path, MIB, saver)
-        table.add("the reader ends while writing, until 1 MiB", "", *while_busy.cells()[1:], busy_s)
+            table.add("writing under another one", *write(saver, path, VOLUME).cells(), "")
+        busy_s, while_busy = until(path, MIB, saver, BLOB)
+        table.add("it ends, the puts go on: until 1 MiB", "", *while_busy.cells()[1:], busy_s)
     table.budget("largest WAL, MiB (and the largest group)", free.largest / MIB, BOUND_MIB + BLOB / MIB)
     table.budget("idle, s", idle_s, 1.0)
     table.budget("reader ended, s", ended_s, 1.0)
@@ -198,7 +208,7 @@ def folding(run: Run) -> Table:
                 put(saver, BLOB)
                 seconds = []
                 for _ in range(SMALL_PUTS):
-                    seconds.append(put(saver, 4000))
+                    seconds.append(put(saver, SMALL))
                     largest[pages, kept] = max(largest[pages, kept], wal_bytes(path))
             means.append(statistics.fmean(seconds))
     for (pages, kept), means in ways.items():
