@@ -92,12 +92,6 @@ class NoCipher:
     def open(self, header: bytes, sealed: bytes, coordinates: Coordinates) -> bytes:  # noqa: ARG002
         raise UnsealError(self._error.message, self._error.reason) from self._error
 
-    def bind(self, payload: bytes, coordinates: Coordinates) -> bytes:  # noqa: ARG002
-        raise self._error
-
-    def unbind(self, bound: bytes, coordinates: Coordinates) -> bytes:  # noqa: ARG002
-        raise UnsealError(self._error.message, self._error.reason) from self._error
-
     def hide(self, addresses: bytes) -> bytes:  # noqa: ARG002
         raise self._error
 

@@ -25,6 +25,7 @@ from agent_ckpt.model import Secret, ThreadRow
 SPACES_AT_MOST = 8
 FRAMES_AT_MOST = 1 << 32
 _AHEAD_AT_MOST = 16
+_HEADER = b"head:"
 _MARK = 8
 ROWS = 1 << 64
 
@@ -116,7 +117,7 @@ class Heads(NamedTuple):
         """
         ns, number, secret = at
         all_frames, rows, parked, parked_sum, vault, spaces = self
-        all_frames += frames + 1
+        all_frames += frames + 2
         if all_frames >= FRAMES_AT_MOST:
             raise _used_up(all_frames)
         name, mark = secret.names.get(ns) or space_name(ns, secret), row_mark(seq, secret)
@@ -206,7 +207,7 @@ _NAMES_KEPT = 256
 def park(secret: Secret, thread: int, space: SpaceHead) -> bytes:
     """A namespace's part of the head, as it stands in the namespace's own row."""
     here = ("parked", thread, space.number, space.name)
-    return secret.cipher.bind(pack_made(tuple(space)), here)
+    return secret.cipher.seal(_HEADER, pack_made(tuple(space)), here)
 
 
 def unpark(secret: Secret, thread: int, name: bytes, number: int, sealed: bytes) -> SpaceHead:
@@ -215,7 +216,7 @@ def unpark(secret: Secret, thread: int, name: bytes, number: int, sealed: bytes)
     Raises:
         UnsealError: when it isn't that namespace's.
     """
-    return _space(unpack(secret.cipher.unbind(sealed, ("parked", thread, number, name))))
+    return _space(unpack(secret.cipher.open(_HEADER, sealed, ("parked", thread, number, name))))
 
 
 def seal(secret: Secret, row: ThreadRow) -> bytes:
@@ -226,7 +227,7 @@ def seal(secret: Secret, row: ThreadRow) -> bytes:
     frames, rows, parked, parked_sum, vault, spaces = found
     payload = pack_made((session, frames, rows, parked, parked_sum, vault, [tuple(space) for space in spaces]))
     here = ("head", thread, revision, next_blob, collected)
-    sealed = secret.cipher.bind(payload, here)
+    sealed = secret.cipher.seal(_HEADER, payload, here)
     secret.last_head = (sealed, here, session, found)
     return sealed
 
@@ -245,7 +246,7 @@ def open(secret: Secret, at: Numbers, sealed: bytes | None) -> tuple[bytes | Non
     here, known = ("head", *at), secret.last_head
     if known is not None and known[0] == sealed and known[1] == here:
         return known[2], known[3]
-    session, frames, rows, parked, parked_sum, vault, spaces = unpack(secret.cipher.unbind(sealed, here))
+    session, frames, rows, parked, parked_sum, vault, spaces = unpack(secret.cipher.open(_HEADER, sealed, here))
     found = Heads(frames, rows, parked, parked_sum, vault, tuple(map(_space, spaces)))
     secret.last_head = (sealed, here, session, found)
     return session, found

@@ -9,7 +9,7 @@ Three kinds of key, from the top:
 
 Nonces are 96 random bits. One data key seals at most 2^32 frames, counted in the thread's sealed head:
 below that, two equal nonces are less likely than 2^-32. (A key per message would need no count; measured, it makes
-sealing a small frame 2.5 times as slow.) Heads need no nonce (`DataCipher.bind`).
+sealing a small frame 2.5 times as slow.)
 """
 
 from __future__ import annotations
@@ -55,14 +55,11 @@ class DataCipher:
         context: what all its frames are bound to: the store and the thread (`thread_context`).
     """
 
-    __slots__ = ("_aead", "_context", "_hiders", "_marks", "_masks", "_showers", "_tags")
+    __slots__ = ("_aead", "_context", "_hiders", "_marks", "_showers")
 
     def __init__(self, data_key: bytes, context: bytes) -> None:
         self._aead = AESGCM(data_key)
         self._context = context
-        keys = hmac.digest(data_key, b"agent_ckpt heads\x01" + context, "sha512")
-        self._tags = blake2b(digest_size=TAG_SIZE, key=keys[:32])
-        self._masks = blake2b(key=keys[32:])
         # A block cipher over single blocks that are never equal: nothing is chained, so no mode is at work, and a
         # context serves again and again, but one OS thread at a time.
         key = hmac.digest(data_key, b"agent_ckpt addresses\x01", "sha256")
@@ -89,41 +86,6 @@ class DataCipher:
             return self._aead.decrypt(sealed[:NONCE_SIZE], sealed[NONCE_SIZE:], bound)
         except InvalidTag:
             raise UnsealError() from None
-
-    def bind(self, payload: bytes, coordinates: Coordinates) -> bytes:
-        """Seal a record of our own in the manner of SIV (RFC 5297), with BLAKE2b as its pseudo-random function.
-
-        A tag over coordinates and payload, which is also what the payload is masked by: no nonce is drawn, so the data
-        key's frames don't count it, and no other cipher's code runs in each write.
-        """
-        tag = self._tag(payload, coordinates)
-        return tag + self._masked(tag, payload)
-
-    def unbind(self, bound: bytes, coordinates: Coordinates) -> bytes:
-        """Undo `bind`.
-
-        Raises:
-            UnsealError: when a bit changed, or it was bound elsewhere.
-        """
-        tag = bound[:TAG_SIZE]
-        payload = self._masked(tag, bound[TAG_SIZE:])
-        if not hmac.compare_digest(self._tag(payload, coordinates), tag):
-            raise UnsealError
-        return payload
-
-    def _tag(self, payload: bytes, coordinates: Coordinates) -> bytes:
-        # What is bound is unambiguous: a msgpack array ends where it says.
-        keyed = self._tags.copy()
-        keyed.update(pack_made(coordinates) + payload)
-        return keyed.digest()
-
-    def _masked(self, tag: bytes, text: bytes) -> bytes:
-        size, stream = len(text), b""
-        while len(stream) < size:
-            keyed = self._masks.copy()
-            keyed.update(tag + len(stream).to_bytes(4, "big"))
-            stream += keyed.digest()
-        return (int.from_bytes(text) ^ int.from_bytes(stream[:size])).to_bytes(size)
 
     def hide(self, addresses: bytes) -> bytes:
         """What stands in the file for joined 16-byte addresses, so that it tells nothing of the content."""
