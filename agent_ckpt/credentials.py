@@ -31,7 +31,7 @@ class Credentials:
         self._owner = credential_work.owner_of(thread, actor)
 
     def __repr__(self) -> str:
-        return f"Credentials(thread_id={self._owner.thread_id!r})"
+        return f"Credentials(thread_id={self._owner.thread_id!r})" if hasattr(self, "_owner") else "Credentials(...)"
 
     def set(
         self,

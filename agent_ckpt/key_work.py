@@ -118,6 +118,7 @@ def rotate(sealing: Sealing, compromised: bool, progress: Progress | None) -> St
         )
     keyring = sealing.keyring
     assert keyring is not None
+    keyring.read_again()  # another rotation may have begun, and wraps under another key than we know of
     before = yield from status(sealing)
     if not keyring.remote and not before.remaining:
         keyring.add_new()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -210,3 +210,24 @@ def _from_text(text: str, kind: Any) -> Any:
         octal = len(text) > 1 and text[0] == "0" and text.isdigit()
         return int(text, 8 if octal else 0)
     return kind(text)
+
+
+class Environment(Mapping[str, str]):
+    """Environment variables that no error report shows, since keys stand in them."""
+
+    __slots__ = ("_of",)
+
+    def __init__(self, of: Mapping[str, str]) -> None:
+        self._of = of
+
+    def __getitem__(self, name: str) -> str:
+        return self._of[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._of)
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def __repr__(self) -> str:
+        return "Environment(...)"

@@ -75,7 +75,7 @@ class PortableOps(Plumbing):
             raise UsageError("export_thread: give a key for the file, or plain=True, not both")
         if plain:
             return None
-        return keyrings.Keyring.of(key) if key is not None else self._sealing.keyring
+        return keyrings.keyring_of(key) or self._sealing.keyring
 
     def import_thread(
         self, path: Path, *, thread_id: Thread | None = None, key: KeySource | None = None
@@ -177,7 +177,7 @@ def _read(path: Path, own: Keyring | None, key: KeySource | None) -> tuple[porta
                 f"the store a key (AgentSaver(..., key=...), --db-key), or export the thread in clear (plain=True)",
                 path=name,
             )
-        return sealed_file.FileSealer.of(about, keyrings.Keyring.of(key) if key is not None else own, name)
+        return sealed_file.FileSealer.of(about, keyrings.keyring_of(key) or own, name)
 
     try:
         with open(name, "rb") as file:

@@ -98,16 +98,20 @@ class AgentSaver(
         **options: Any,
     ):
         super().__init__(serde=serde)
+        # First, and nothing but the keyring from here on: error reports show the local variables of calls.
+        try:
+            keyring = keyrings.keyring_of(key)
+        finally:
+            key = None
         self._options = opts.parse(options)
         self._gate = Gate(self._options.allowed_types, self._options.aliases, self._options.on_unresolved)
         self._backend = SqliteBackend(target, self._options)
         self._hot = HotCache(self._options.cache_bytes)
         self._carrier = Carrier(id(self._backend))
-        keyring = keyrings.Keyring.of(key) if key is not None else None
         seal_rest = lambda sealing: key_work.seal_rest(sealing)  # noqa: E731  (not imported before it is needed)
         self._sealing = Sealing(self._backend.target, keyring, self._options, seal_rest)
         self._runs = Runs(self._backend.board, self._options.busy_ttl_s)
-        self._code = RunningCode(self._options, sealed=key is not None)
+        self._code = RunningCode(self._options, sealed=keyring is not None)
 
     @classmethod
     def from_conn_string(cls, conn_string: str | os.PathLike[str], **options: Any) -> AgentSaver:
@@ -127,18 +131,18 @@ class AgentSaver(
         Raises:
             UsageError: when `AGENT_CKPT_URL` is not set, or a variable's value doesn't parse.
         """
-        source = os.environ if environ is None else environ
+        source, environ = opts.Environment(os.environ if environ is None else environ), None
         url = source.get(_URL_VARIABLE)
         if not url:
             raise UsageError(f"{_URL_VARIABLE} is not set: give it a path or a sqlite:/// URL")
-        key = source.get(_KEY_VARIABLE)
-        if key is not None and "key" not in options:
+        if "key" not in options and _KEY_VARIABLE in source:
             # From the same environment: the variable that an `env:NAME` names may stand in it alone.
-            options["key"] = keyrings.Keyring.of(key, source)
+            options["key"] = keyrings.keyring_of(source[_KEY_VARIABLE], source)
         return cls(url, **{**opts.from_environment(source), **options})
 
     def __repr__(self) -> str:
-        return f"AgentSaver({self._backend.target!r})"
+        # Error reports also show one whose making failed.
+        return f"AgentSaver({self._backend.target!r})" if hasattr(self, "_backend") else "AgentSaver(...)"
 
     # Lifecycle
 

@@ -16,7 +16,7 @@ from agent_ckpt.core.storekeys import KeysChanged, KeysNeeded, StoreKeys, StoreS
 from agent_ckpt.errors import NotSealedError, UsageError, WrongKeyError
 from agent_ckpt.later import Later
 from agent_ckpt.options import Options
-from agent_ckpt.steps import Ask, Call, Outside, Pause, Steps, T
+from agent_ckpt.steps import Ask, Call, Outside, Steps, T
 
 if TYPE_CHECKING:
     from agent_ckpt.codec import seal
@@ -49,6 +49,7 @@ class Sealing:
         self._seal_rest = seal_rest
         self._checked = False
         self.keys: StoreKeys | None = None
+        self._translated: Callable[..., Any]
 
     @property
     def compression(self) -> str:
@@ -84,21 +85,30 @@ class Sealing:
             except StopIteration as done:
                 return done.value  # type: ignore[no-any-return]
             try:
-                value, send = (yield from self._call(call)), inner.send
+                keys = self.keys
+                if keys is None or type(call) is not Call or type(call.factory) is Ask:
+                    value = yield call
+                else:
+                    try:
+                        value = yield Call(partial(self._translated, call.factory, keys), call.write)
+                    except (KeysNeeded, KeysChanged) as why:
+                        value = yield from self._again(call, why)
+                send = inner.send
             except BaseException as exc:
                 value, send = exc, inner.throw
 
-    def _call(self, call: Call | Pause | Outside) -> Generator[Any, Any, Any]:
-        if not isinstance(call, Call) or isinstance(call.factory, Ask):
-            return (yield call)
-        while self.keys is not None:
-            try:
-                return (yield Call(partial(_translated, call, self.keys), call.write))
-            except KeysNeeded as needed:
-                yield Outside(needed.fetch)
-            except KeysChanged:
+    def _again(self, call: Call, why: KeysNeeded | KeysChanged) -> Generator[Any, Any, Any]:
+        while True:
+            if isinstance(why, KeysNeeded):
+                yield Outside(why.fetch)
+            else:
                 yield from self._open()
-        return (yield call)
+            if self.keys is None:
+                return (yield call)
+            try:
+                return (yield Call(partial(self._translated, call.factory, self.keys), call.write))
+            except (KeysNeeded, KeysChanged) as exc:
+                why = exc
 
     def _open(self) -> Steps[None]:
         """Look at the store's seal.
@@ -142,6 +152,7 @@ class Sealing:
         assert self.keyring is not None
         make = partial(StoreKeys, self.keyring, store_id, stored)
         self.keys = (yield Outside(make)) if self.keyring.remote else make()
+        self._translated = translate.translated
         if self._options.seal_thread_ids and not self.keys.seals_thread_ids:
             raise UsageError(
                 f"{self._path} is sealed with its thread ids in clear, and this saver was told seal_thread_ids=True. "
@@ -186,8 +197,3 @@ class Sealing:
             f"{os.path.basename(self._path)}` or `agent-ckpt keys unseal`. Nothing was read.",
             path=self._path,
         )
-
-
-def _translated(call: Call, opened: StoreKeys) -> Any:
-    assert not isinstance(call.factory, Ask)
-    return translate.translated(call.factory(), opened)

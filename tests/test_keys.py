@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -355,6 +357,110 @@ def test_killed_in_the_middle_it_goes_on(path: Path, what: str) -> None:
             assert left == (status.threads[""] if what == "seal" else 8 - status.threads[""])
     with AgentSaver(path, key={"reseal": OTHER, "seal": KEY}.get(what)) as saver:
         assert whole(saver) == before and saver.verify()
+
+
+def test_a_rotation_keeps_the_key_file_as_it_is(path: Path, tmp_path: Path) -> None:
+    """A new key is put before what stands in the file: its remarks, mode and the link to it stay, and what a rotation
+    left that was killed there doesn't stand in the way."""
+    file, link = tmp_path / "mounted" / "agent.key", tmp_path / "link.key"
+    file.parent.mkdir()
+    file.write_text(f"# of the billing agents\n{GOOD}\n")
+    file.chmod(0o640)
+    link.symlink_to(file)
+    (tmp_path / "mounted" / "agent.key.new").write_text("half a k")
+    with AgentSaver(path, key=f"file:{link}") as saver:
+        put(saver, config(), 1, value="v")
+        saver.rotate_keys()
+        assert saver.key_status().remaining == 0
+    lines = file.read_text().splitlines()
+    assert link.is_symlink() and file.stat().st_mode & 0o777 == 0o640 and lines[1:] == ["# of the billing agents", GOOD]
+    assert sorted(each.name for each in file.parent.iterdir()) == ["agent.key"]
+    with AgentSaver(path, key=Keyring(lines[0])) as saver:
+        assert saver.get_tuple(config()) is not None
+
+
+ROTATING = """
+import sys
+from agent_ckpt import AgentSaver, UnavailableError
+_, path, key, times, compromised = sys.argv
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(int(times)):
+    with AgentSaver(path, key="file:" + key) as saver:
+        while True:
+            try:
+                saver.rotate_keys(compromised=bool(int(compromised)))
+                break
+            except UnavailableError as told:
+                assert "run the rotation again" in told.message
+"""
+
+
+@contextmanager
+def rotating(path: Path, key: Path, times: int, compromised: bool) -> Iterator[subprocess.Popen[str]]:
+    """A process that rotates so often, once it is told to."""
+    command = [sys.executable, "-c", ROTATING, str(path), str(key), str(times), str(int(compromised))]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as made:
+        try:
+            assert made.stdout is not None and made.stdout.readline()
+            yield made
+        finally:
+            made.kill()
+
+
+def go(one: subprocess.Popen[str]) -> None:
+    assert one.stdin is not None
+    one.stdin.write("go\n")
+    one.stdin.flush()
+
+
+def test_rotations_beside_each_other_and_killed(path: Path, tmp_path: Path) -> None:
+    """Two processes rotate at once, and others are killed at moments of chance, while a saver writes: no key that
+    anything is sealed under is missing from the key file, and every value that was acknowledged is there."""
+    key = tmp_path / "agent.key"
+    key.write_text(f"{GOOD}\n")
+    key.chmod(0o600)
+    stored: dict[str, int] = {}
+    chance = random.Random(5)
+    with ExitStack() as running:
+        saver = running.enter_context(AgentSaver(path, key=f"file:{key}"))
+        for number in range(20):
+            put(saver, config(f"t{number}"), 0, value=0)
+
+        def write(until: Callable[[], bool]) -> None:
+            while True:
+                thread_id = f"t{chance.randrange(20)}"
+                found = saver.get_tuple(config(thread_id))
+                assert found is not None
+                step = stored.get(thread_id, 0) + 1
+                put(saver, found.config, step, value=step)
+                stored[thread_id] = step
+                if until():
+                    return
+
+        started = [
+            running.enter_context(rotating(path, key, *of)) for of in [(3, False)] * 2 + [(50, False), (50, True)]
+        ]
+        pair, killed = started[:2], started[2:]
+        for one in pair:
+            go(one)
+        write(lambda: all(one.poll() is not None for one in pair))
+        for one in pair:
+            assert one.communicate()[1] == "" and one.returncode == 0
+        for one in killed:
+            go(one)
+            end = time.monotonic() + chance.random() * 0.5
+            write(lambda end=end: time.monotonic() > end)  # type: ignore[misc]
+            one.kill()
+            assert one.communicate()[1] == "" and one.returncode in (-9, 0)
+    with AgentSaver(path, key=f"file:{key}") as saver:
+        for thread_id, step in stored.items():
+            found = saver.get_tuple(config(thread_id))
+            assert found is not None and found.checkpoint["channel_values"]["value"] == step
+        assert saver.verify()
+        saver.rotate_keys()
+        assert saver.key_status().remaining == 0
 
 
 KMS = """

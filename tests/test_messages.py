@@ -22,6 +22,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 
 from agent_ckpt import AgentSaver, ValueNotStorableError
 from agent_ckpt.codec import frame, messages, stretches
+from agent_ckpt.codec import pack as pack_module
 from agent_ckpt.codec.pack import pack, unpack
 from agent_ckpt.codec.values import ValueCodec
 from tests.agents import Graph
@@ -501,6 +502,21 @@ def test_a_message_without_one_of_its_parts_shifts_no_other() -> None:
     del lacking.__pydantic_private__
     for values in ([*made, lacking], [*made, *odd], [*made, odd, 1], [*made, [*odd, *odd], 1]):
         assert stretches.pack_stretch(values) is None
+
+
+def test_an_interrupt_while_a_value_is_looked_through_is_told() -> None:
+    """orjson would make an error of its own of it, and the value would pass for one that can't be kept."""
+
+    def interrupt(frame: Any, event: str, arg: Any) -> None:
+        if event == "call" and frame.f_code.co_name == "<lambda>" and frame.f_code.co_filename == pack_module.__file__:
+            raise KeyboardInterrupt
+
+    sys.setprofile(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            pack_module.look_through([b"raw"])
+    finally:
+        sys.setprofile(None)
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -267,11 +267,11 @@ def test_the_watch_hears_of_an_open(live: Live) -> None:
 # Commands, each in a process of its own beside a live writer
 
 
-def _commands(command: Any = None, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def commands(command: Any = None, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     group = command or typer.main.get_command(app)
     for name, each in group.commands.items():
         if hasattr(each, "commands"):
-            yield from _commands(each, (*prefix, name))
+            yield from commands(each, (*prefix, name))
         else:
             yield (*prefix, name)
 
@@ -314,7 +314,7 @@ def test_no_command_opens_the_files(path: Path, open_saver: Any) -> None:
     live.api.export_thread("t", portable)
     words = {"DB": str(path), "PORTABLE": str(portable), "OUT": str(path.with_name("out.portable"))}
     words["KEY"] = str(path.with_name("new.key"))
-    for command in _commands():
+    for command in commands():
         given = [words.get(word, word) for word in ARGUMENTS.get(command, ["DB"])]
         done = subprocess.run(
             [sys.executable, "-c", textwrap.dedent(AUDITED), str(live.path), *command, *given],

@@ -486,12 +486,12 @@ def test_mutated_frames_give_frame_errors_only() -> None:
     secret = seal.thread_secret(keys, context, keyring.wrap(keys, context))
     row, blob = ("checkpoint", "t", "", "id", None, 7, None), bytes(16)
     thread = ThreadRow(3, 9, b"session", 4, 0, secret, heads.Heads())
-    parked = heads.SpaceHead(5, 8, b"", {"id": b"mark"})
+    parked = heads.SpaceHead(b"name", 5, 8, b"", (("id", 7),))
     opened: list[tuple[bytes, Callable[[bytes], Any]]] = [
         (frame.seal_row(16, b"payload" * 40, row, "zstd", secret), lambda raw: frame.open_row(16, raw, row, secret)),
         (frame.seal_blob(b"\x01" + b"body" * 90, "zstd", secret, blob), lambda raw: frame.open_blob(raw, secret, blob)),
         (heads.seal(secret, thread), lambda raw: heads.open(secret, (3, 9, 4, 0), raw)),
-        (heads.park(secret, 3, b"name", parked), lambda raw: heads.unpark(secret, 3, b"name", 5, raw)),
+        (heads.park(secret, 3, parked), lambda raw: heads.unpark(secret, 3, b"name", 5, raw)),
         (secret.envelope, lambda raw: keyring.unwrap(raw, context, "thread 't'")),
     ]
     chance = random.Random(13)

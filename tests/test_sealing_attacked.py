@@ -277,6 +277,48 @@ def test_an_older_state_is_not_laundered(path: Path, open_sealed: Callable[..., 
             assert not attacked.verify()
 
 
+def test_an_older_checkpoint_is_restored_with_its_writes_or_not_at_all(
+    path: Path, open_sealed: Callable[..., AgentSaver], form: str
+) -> None:
+    """Going on from an older checkpoint would run its tasks again if its pending writes were gone: a write of it that
+    was removed, put back, marked as rolled back or marked as not so is refused where it is restored by its id. Older
+    checkpoints of a whole thread are restored, also after a rollback."""
+    saver = open_sealed()
+    places = [put(saver, config(), 0, value=0)]
+    for step in range(1, 6):
+        saver.put_writes(places[-1], [("value", step)], f"task {step}")
+        places.append(put(saver, places[-1], step, value=step))
+    saver.wal_truncate()
+    old = path.with_name("old.db")
+    shutil.copy(path, old)
+    saver.rollback(places[4])
+    last = put(saver, places[4], 7, value=7)
+    for at in (places[2], places[3], last):
+        found = Api(saver, form).get_tuple(at)
+        assert found is not None and len(found.pending_writes) == (at is not last)
+    saver.close()
+    good = path.with_name("good.db")
+    shutil.copy(path, good)
+    kept = "(SELECT min(seq) FROM writes WHERE undone IS NULL)"
+    now = rows_of(good, "SELECT * FROM writes")
+    gone = [row for row in rows_of(old, "SELECT * FROM writes") if row not in now]
+    edits: list[list[Edit]] = [
+        [(f"DELETE FROM writes WHERE seq = {kept}", ())],
+        [(f"UPDATE writes SET undone = 99 WHERE seq = {kept}", ())],
+        [("UPDATE writes SET undone = NULL WHERE undone IS NOT NULL", ())],
+        [(f"REPLACE INTO writes VALUES ({', '.join('?' * len(gone[0]))})", gone[0])],
+    ]
+    for some in edits:
+        bad = path.with_name("bad.db")
+        shutil.copy(good, bad)
+        edit(bad, *some)
+        with AgentSaver(bad, key=KEY) as attacked:
+            with pytest.raises(SealError) as caught:
+                Api(attacked, form).get_tuple(places[3])
+            assert caught.value.reason == "replayed"
+            assert not attacked.verify()
+
+
 def test_credentials_are_as_new_as_their_thread(path: Path, open_sealed: Callable[..., AgentSaver], form: str) -> None:
     """A thread's credentials that were removed, or put back with all records of their use, are refused until they are
     cleared; a thread that is made or copied later knows those that it has."""

@@ -15,8 +15,8 @@ from typing import Any
 
 from agent_ckpt.codec import seal
 from agent_ckpt.codec.frame import UnsealError
-from agent_ckpt.codec.keysource import files_synced, material, new_key_text, read_source, write_new
-from agent_ckpt.errors import KeyMaterialError, KeyServiceError, SealError, UsageError, WrongKeyError
+from agent_ckpt.codec.keysource import material, new_key_text, put_first, read_source, sole_writer
+from agent_ckpt.errors import CkptError, KeyMaterialError, KeyServiceError, SealError, UsageError, WrongKeyError
 
 log = logging.getLogger("agent_ckpt")
 
@@ -51,9 +51,16 @@ class Keyring:
             raise UsageError("a Keyring takes either keys or a key service")
         if timeout_s <= 0:
             raise UsageError(f"a Keyring's timeout_s must be above 0, got {timeout_s!r}")
-        given = [] if active is None else [active, *older]
-        self._keys = {seal.key_id(key): key for key in (material(one, "the key") for one in given)}
         self._service = service
+        self._keys: dict[str, bytes] = {}
+        given = [] if active is None else [active, *older]
+        active, older = None, ()
+        try:
+            self._keys = {seal.key_id(key): key for key in (material(one, "the key") for one in given)}
+        except KeyMaterialError as exc:
+            # Error reports show the local variables of calls, and a key that was cut or mistyped tells most of one.
+            given = []
+            raise exc.with_traceback(None) from None
         self._timeout_s = timeout_s
         self._source: str | None = None
         self._known: dict[bytes, bytes] = {}
@@ -121,16 +128,17 @@ class Keyring:
                 raise _wrong_answer("wrap", "", "it must give (key id, wrapped bytes)")
             key_id, wrapped = answer
         envelope = seal.close_envelope(key_id, wrapped, keys, context, turn)
-        with self._lock:
-            self._known[envelope] = keys
+        if self.remote:
+            with self._lock:
+                self._known[envelope] = keys
         return envelope
 
     def known(self, envelope: bytes) -> bytes | None:
-        """The keys of an envelope that was opened or made before in this process."""
+        """The keys of an envelope that a key service opened or made before in this process."""
         return self._known.get(envelope)
 
     def unwrap(self, envelope: bytes, context: bytes, what: str) -> bytes:
-        """The keys in an envelope; each is unwrapped once per process.
+        """The keys in an envelope; a key service is asked for each once per process.
 
         Args:
             what: whose they are, for messages.
@@ -155,14 +163,12 @@ class Keyring:
             keys = self._unwrap_local(key_id, wrapped, context, what)
             if not seal.fits(keys, check, context, turn):
                 raise _altered(what, "its wrapped key is another one's")
-            with self._lock:
-                self._known[envelope] = keys
         return keys
 
     def _unwrap_local(self, key_id: str, wrapped: bytes, context: bytes, what: str) -> bytes:
         master = self._keys.get(key_id)
-        if master is None and self._source is not None:
-            self._read_again()
+        if master is None:
+            self.read_again()
             master = self._keys.get(key_id)
         if master is None:
             raise WrongKeyError(
@@ -186,7 +192,7 @@ class Keyring:
                 answer = self._ask("unwrap", key_id, wrapped)
                 if not isinstance(answer, bytes) or not 0 < len(answer) <= 64 or not fits(answer):
                     raise _wrong_answer("unwrap", key_id, "it gave other bytes than those that were wrapped")
-                keys = self._known[envelope] = answer
+                keys = self._known[envelope] = seal.KeyBytes(answer)
         with self._lock:
             self._asking.pop(envelope, None)
         return keys
@@ -204,22 +210,33 @@ class Keyring:
                 'makes one), keep the old ones after it, and rotate again; a keyring given as "file:PATH" gets one by '
                 "itself"
             )
-        path = source.partition(":")[2]
-        text = new_key_text()
-        kept = "".join(f"{key.hex()}\n" for key in self._keys.values())
-        write_new(f"{path}.new", f"{text}\n{kept}")
-        os.replace(f"{path}.new", path)
-        files_synced(path)
-        self._read_again()
-
-    def _read_again(self) -> None:
-        """A keyring in a file or variable may have got a new key since it was read."""
-        assert self._source is not None
+        # A link to a file, as secrets are often mounted, stays one.
+        path = os.path.realpath(source.partition(":")[2])
         try:
-            found = [material(one, self._source) for one in read_source(self._source, None)]
+            with sole_writer(path):
+                # Of two rotations at once the second one finds the key of the first, which must not be lost.
+                before = self.active_id
+                self._read()
+                if self.active_id == before:
+                    put_first(path, new_key_text())
+                    self._read()
+        except OSError as exc:
+            raise KeyMaterialError(
+                f"a new key can't be put into the key file {path} ({exc.strerror}); nothing was changed"
+            ) from exc
+
+    def read_again(self) -> None:
+        """A keyring in a file or variable may have got a new key since it was read."""
+        if self._source is None:
+            return
+        try:
+            self._read()
         except KeyMaterialError as exc:
             log.warning("the keyring could not be read again: %s", exc)
-            return
+
+    def _read(self) -> None:
+        assert self._source is not None
+        found = [material(one, self._source) for one in read_source(self._source, None)]
         self._keys = {seal.key_id(key): key for key in found} | self._keys
 
     def _ask(self, operation: str, key_id: str, data: bytes) -> Any:
@@ -230,7 +247,7 @@ class Keyring:
 
         def call() -> None:
             try:
-                answers.append(service(operation, key_id, data))
+                answers.append(service(operation, key_id, bytes(data)))
             except BaseException as exc:
                 failures.append(exc)
             finally:
@@ -282,6 +299,15 @@ def _altered(what: str, why: str) -> SealError:
         f"{what} can't be opened: {why}. It was changed, or comes from another thread or file; restore a backup.",
         reason="altered",
     )
+
+
+def keyring_of(given: KeySource | None, environ: Mapping[str, str] | None = None) -> Keyring | None:
+    """`Keyring.of`, or None for None; an error's traceback goes no deeper, where what was given stands in variables."""
+    try:
+        return Keyring.of(given, environ) if given is not None else None
+    except CkptError as exc:
+        given = None
+        raise exc.with_traceback(None) from None
 
 
 _services: weakref.WeakKeyDictionary[Any, Keyring] = weakref.WeakKeyDictionary()

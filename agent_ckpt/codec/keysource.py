@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
+import fcntl
 import logging
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from agent_ckpt.codec import seal
 from agent_ckpt.errors import KeyMaterialError
@@ -68,19 +70,27 @@ def material(given: bytes | str, what: str) -> bytes:
         raise KeyMaterialError(f"{what} has {len(raw)} bytes where {seal.KEY_SIZE} are needed; {MAKE_ONE}")
     if _is_printable(raw) or len(set(raw)) < _LEAST_DISTINCT:
         raise KeyMaterialError(f"{what} looks like text or a pattern, not like 32 random bytes; {MAKE_ONE}")
-    return raw
+    return seal.KeyBytes(raw)
 
 
 def _decoded(text: str, what: str) -> bytes:
+    raw = _from_text(text)
+    if raw is None:
+        raise KeyMaterialError(
+            f"{what} is a text of {len(text)} characters that is neither 64 hex digits nor base64 of 32 bytes; "
+            f"{MAKE_ONE}"
+        )
+    return raw
+
+
+def _from_text(text: str) -> bytes | None:
+    """The bytes of a key's text form. None, and no error to stand beside ours, which would hold the text."""
     try:
         if len(text) == 2 * seal.KEY_SIZE:
             return bytes.fromhex(text)
         return base64.b64decode(text.replace("-", "+").replace("_", "/"), validate=True)
     except (ValueError, binascii.Error):
-        raise KeyMaterialError(
-            f"{what} is a text of {len(text)} characters that is neither 64 hex digits nor base64 of 32 bytes; "
-            f"{MAKE_ONE}"
-        ) from None
+        return None
 
 
 def _is_printable(raw: bytes) -> bool:
@@ -95,12 +105,42 @@ def write_new(path: str, text: str) -> None:
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
+        with os.fdopen(descriptor, "w", encoding="latin-1") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
     except OSError as exc:
         raise KeyMaterialError(f"the key file {path} can't be made ({exc.strerror}); nothing was changed") from exc
+    files_synced(path)
+
+
+@contextlib.contextmanager
+def sole_writer(path: str) -> Iterator[None]:
+    """Keep every other process that changes key files of the folder out, until it is done or dead."""
+    folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+def put_first(path: str, key_text: str) -> None:
+    """Put a key before all else that a key file holds, in one step; its mode and owner stay. Call as `sole_writer`.
+
+    Raises:
+        KeyMaterialError: when it can't be written; it is as it was then.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(f"{path}.new")  # of a process that was killed here; nothing was ever sealed under that key
+    with open(path, "rb") as file:
+        known, raw = os.fstat(file.fileno()), file.read()
+    before = raw.hex() + "\n" if len(raw) == seal.KEY_SIZE and not _is_printable(raw) else raw.decode("latin-1")
+    write_new(f"{path}.new", f"{key_text}\n{before}")
+    with contextlib.suppress(PermissionError):
+        os.chown(f"{path}.new", known.st_uid, known.st_gid)
+        os.chmod(f"{path}.new", stat.S_IMODE(known.st_mode))
+    os.replace(f"{path}.new", path)
     files_synced(path)
 
 

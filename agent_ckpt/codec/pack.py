@@ -104,6 +104,9 @@ def look_through(value: Any) -> bool:
     try:
         orjson.dumps(value, default=lambda part: met.add(type(part)), option=_WALKED)
     except orjson.JSONEncodeError as exc:
+        # It makes an error of its own of whatever is raised while it asks, an interrupt too.
+        if exc.__cause__ is not None and not isinstance(exc.__cause__, Exception):
+            raise exc.__cause__ from None
         raise PackError("it can't be looked through") from exc
     if not met.isdisjoint(_REFUSED):
         raise PackError("it holds a bytearray, a memoryview, or a piece of msgpack")

@@ -36,6 +36,17 @@ ADDRESS_KEY_SIZE = 16
 _CHECK_SIZE = 16
 
 
+class KeyBytes(bytes):
+    """A key, which no error report with local variables shows."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "KeyBytes(...)"
+
+    __str__ = __repr__
+
+
 class DataCipher:
     """Seals and opens the frames of one thread.
 
@@ -161,7 +172,7 @@ def thread_context(store_id: bytes, thread_id: str) -> bytes:
 
 def new_keys(size: int) -> bytes:
     """Fresh random key material."""
-    return os.urandom(size)
+    return KeyBytes(os.urandom(size))
 
 
 THREAD_KEYS_SIZE = KEY_SIZE + ADDRESS_KEY_SIZE
@@ -223,7 +234,7 @@ def unwrap(master: bytes, wrapped: bytes, context: bytes) -> bytes:
     if len(wrapped) < OVERHEAD:
         raise UnsealError
     try:
-        return AESGCM(master).decrypt(wrapped[:NONCE_SIZE], wrapped[NONCE_SIZE:], context)
+        return KeyBytes(AESGCM(master).decrypt(wrapped[:NONCE_SIZE], wrapped[NONCE_SIZE:], context))
     except InvalidTag:
         raise UnsealError() from None
 

@@ -6,6 +6,7 @@ was changed, moved, left out or taken from another file is noticed, also by nobo
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from agent_ckpt.codec import seal
@@ -34,7 +35,7 @@ class FileSealer:
         Raises:
             KeyServiceError
         """
-        data_key, file_id = seal.new_keys(seal.KEY_SIZE), seal.new_keys(_ID_SIZE)
+        data_key, file_id = seal.new_keys(seal.KEY_SIZE), os.urandom(_ID_SIZE)
         return cls(data_key, file_id, keyring.wrap(data_key, _context(file_id)))
 
     @classmethod

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from agent_ckpt.backend import Factory, Program, Statement
@@ -82,7 +81,7 @@ def _bound(thread_id: str, row: VaultRow | None) -> Program[ThreadRow | None]:
 def _bind(thread: ThreadRow | None, revision: int) -> Program[None]:
     """Make the sealed head of a thread know its credentials' revision; the thread's own stays as it is."""
     if thread is not None and thread.heads is not None:
-        thread = thread._replace(heads=replace(thread.heads, vault=revision))
+        thread = thread._replace(heads=thread.heads._replace(vault=revision))
         columns = (thread.thread, thread.revision, session_column(thread), thread.next_blob)
         yield Statement("update_thread", columns)
 

@@ -12,7 +12,7 @@ from agent_ckpt.codec.tree import State
 from agent_ckpt.core.flight import lease_row
 from agent_ckpt.core.hot import HotThread
 from agent_ckpt.core.load import Blobs, load
-from agent_ckpt.core.rebuild import at_hand
+from agent_ckpt.core.rebuild import at_hand, check_rows
 from agent_ckpt.core.rows import check_newest, check_writes, checkpoint_row, damaged, thread_row, writes_row
 from agent_ckpt.core.writes import Pending, in_order, merge
 from agent_ckpt.errors import CorruptionError, SealError
@@ -86,7 +86,8 @@ def get_tuple(place: Place, hot_of: HotOf, *, with_head: bool = False) -> Progra
     row = checkpoint_row(place.thread_id, place.ns, columns[7:13], thread.secret)
     written = yield Statement("writes_of_checkpoint", (columns[6], columns[8]))
     one = take(thread, row, [writes_row(row.place, w, thread.secret) for w in written])
-    check_writes(thread, row.place, columns[8], (w[0] for w in written))
+    if not check_writes(thread, row.place, columns[8], (columns[7], *(w[0] for w in written))):
+        yield from check_rows(thread, place.thread_id)
     hot = hot_of(place.thread_id, thread)
     hot.learn()
     if one.body is not None:
@@ -285,7 +286,7 @@ def _add_writes(kept: list[Found]) -> Program[None]:
         columns_of = by_seq.get(seq, [])
         try:
             key = ids.shrink(one.row.place.checkpoint_id or "")
-            check_writes(one.thread, one.row.place, key, (columns[0] for columns in columns_of))
+            check_writes(one.thread, one.row.place, key, (seq, *(columns[0] for columns in columns_of)))
             one.writes = in_order(merge(writes_row(one.row.place, columns, one.row.secret) for columns in columns_of))
         except frame.FrameError as exc:
             one.fault = damaged(one.row.place, "a row of pending writes", exc)

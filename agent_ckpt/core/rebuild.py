@@ -5,7 +5,6 @@ Each program does nothing where the thread isn't sealed.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, cast
 
 from agent_ckpt.backend import Program, Statement
@@ -27,8 +26,7 @@ def at_hand(row: ThreadRow, place: Place, number: int | None) -> Program[ThreadR
     found = yield from _parked_head(row, place, number)
     if found is None:
         return row
-    name = heads.space_name(place.ns, cast(Secret, row.secret))
-    return row._replace(heads=replace(row.heads, spaces={**row.heads.spaces, name: found[0]}))
+    return row._replace(heads=row.heads.with_space(found[0]))
 
 
 def taken_up(row: ThreadRow, place: Place, number: int | None) -> Program[ThreadRow]:
@@ -43,10 +41,9 @@ def taken_up(row: ThreadRow, place: Place, number: int | None) -> Program[Thread
     space, mark = found
     yield Statement("park_space", (space.number, None))
     known: Heads = row.heads
-    name = heads.space_name(place.ns, cast(Secret, row.secret))
     parked_sum = (known.parked_sum - mark) % heads.ROWS
-    spaces = {**known.spaces, name: space}
-    return row._replace(heads=replace(known, parked=known.parked - 1, parked_sum=parked_sum, spaces=spaces))
+    known = known._replace(parked=known.parked - 1, parked_sum=parked_sum)
+    return row._replace(heads=known.with_space(space))
 
 
 def _parked_head(row: ThreadRow, place: Place, number: int | None) -> Program[tuple[SpaceHead, int] | None]:
@@ -83,15 +80,13 @@ def parked(row: ThreadRow) -> Program[ThreadRow]:
     known: Heads | None = row.heads
     if known is None or len(known.spaces) <= heads.SPACES_AT_MOST:
         return row
-    secret, spaces = cast(Secret, row.secret), dict(known.spaces)
+    secret, spaces = cast(Secret, row.secret), known.spaces[-heads.SPACES_AT_MOST :]
     total, count = known.parked_sum, known.parked
-    for name in list(spaces)[: -heads.SPACES_AT_MOST]:
-        space = spaces.pop(name)
-        sealed = heads.park(secret, row.thread, name, space)
+    for space in known.spaces[: -heads.SPACES_AT_MOST]:
+        sealed = heads.park(secret, row.thread, space)
         total, count = (total + heads.parked_mark(space.number, sealed, secret)) % heads.ROWS, count + 1
         yield Statement("park_space", (space.number, sealed))
-    frames = known.frames + count - known.parked
-    return row._replace(heads=Heads(frames, known.rows, count, total, known.vault, spaces))
+    return row._replace(heads=known._replace(parked=count, parked_sum=total, spaces=spaces))
 
 
 def rebuilt(row: ThreadRow) -> Program[ThreadRow]:
@@ -118,24 +113,27 @@ def _rebuild(row: ThreadRow, secret: Secret) -> Program[Heads]:
         last[ns] = max(last.get(ns, (0, 0)), (seq, number))
         if seq not in undone:
             written.setdefault(ns, {}).setdefault(checkpoint, []).append(seq)
-    spaces = {
-        heads.space_name(ns, secret): _space(last[ns][1], stored.get(ns, {}), written.get(ns, {}))
+    spaces = tuple(
+        _space(ns, last[ns][1], secret, stored.get(ns, {}), written.get(ns, {}))
         for ns in sorted(last, key=lambda ns: last[ns])
-    }
+    )
     known: Heads = row.heads if row.heads is not None else Heads(row.next_blob)
     return Heads(known.frames, total % heads.ROWS, vault=known.vault, spaces=spaces)
 
 
-def _space(number: int, stored: dict[Key, tuple[int, bytes | None]], written: dict[Key, list[int]]) -> SpaceHead:
+def _space(
+    ns: str, number: int, secret: Secret, stored: dict[Key, tuple[int, bytes | None]], written: dict[Key, list[int]]
+) -> SpaceHead:
     newest = max(stored, key=lambda key: stored[key][0], default=None)
     if newest is not None and not stored[newest][0]:
         newest = None  # all of them were rolled back
-    writes = {key: heads.over(seqs) for key, seqs in written.items() if key not in stored or key == newest}
-    if newest is None:
-        return SpaceHead(number, 0, b"", writes)
-    writes.setdefault(newest, b"")
-    seq, history = stored[newest]
-    return SpaceHead(number, seq, heads.history_mark(history), writes)
+    marked = {key: seqs for key, seqs in written.items() if key not in stored}
+    seq, history = 0, None
+    if newest is not None:
+        seq, history = stored[newest]
+        marked[newest] = [seq, *written.get(newest, ())]
+    writes = tuple((key, heads.total(seqs, secret)) for key, seqs in marked.items())
+    return SpaceHead(heads.space_name(ns, secret), number, seq, heads.history_mark(history), writes)
 
 
 def mismatches(row: ThreadRow) -> Program[list[str]]:
@@ -147,28 +145,25 @@ def mismatches(row: ThreadRow) -> Program[list[str]]:
     wrong = []
     if found.rows != known.rows:
         wrong.append("rows were removed, or put back from an older copy: they aren't those that were sealed")
-    spaces = dict(known.spaces)
+    spaces = {space.name: space for space in known.spaces}
     if known.parked:
         nowhere = Place("", "", None)
         sealed = yield from _parked(row, nowhere)
         for number, ns in (yield Statement("spaces_of_thread", (row.thread,))):
             if number in sealed:
-                name = heads.space_name(ns, row.secret)
-                spaces[name] = _unparked(row, nowhere._replace(ns=ns), number, sealed[number])
-    for name in {*spaces, *found.spaces}:
-        if not _agree(spaces.get(name), found.spaces.get(name)):
+                space = _unparked(row, nowhere._replace(ns=ns), number, sealed[number])
+                spaces[space.name] = space
+    stored = {space.name: space for space in found.spaces}
+    for name in {*spaces, *stored}:
+        if not _agree(spaces.get(name), stored.get(name)):
             wrong.append("the newest rows of a namespace aren't those that were sealed")
     return wrong
 
 
 def _agree(sealed: SpaceHead | None, found: SpaceHead | None) -> bool:
-    sealed, found = sealed or SpaceHead(0), found or SpaceHead(0)
+    sealed, found = sealed or SpaceHead(b"", 0), found or SpaceHead(b"", 0)
     same = (sealed.newest, sealed.history) == (found.newest, found.history)
-    return same and (sealed.writes is None or _named(sealed) == _named(found))
-
-
-def _named(space: SpaceHead) -> dict[Key, bytes]:
-    return {key: mark for key, mark in (space.writes or {}).items() if mark}
+    return same and (sealed.writes is None or dict(sealed.writes) == dict(found.writes or ()))
 
 
 def check_whole(row: ThreadRow, thread_id: str) -> Program[None]:
@@ -210,7 +205,7 @@ def with_vault(row: ThreadRow, thread_id: str) -> Program[ThreadRow]:
         return row
     found = yield Statement("vault_of_thread", (thread_id,))
     known: Heads = row.heads if row.heads is not None else Heads(row.next_blob)
-    return row._replace(heads=replace(known, vault=found[0][1] if found else 0))
+    return row._replace(heads=known._replace(vault=found[0][1] if found else 0))
 
 
 def own(row: ThreadRow, session_id: bytes) -> Program[None]:

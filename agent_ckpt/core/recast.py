@@ -6,6 +6,7 @@ These programs see rows as they stand in the file, so they are never run transla
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from agent_ckpt.backend import Program, Row, Statement
@@ -180,7 +181,7 @@ def recast(job: Recast) -> Program[bool]:
     fresh = Heads(row.next_blob, vault=row.heads.vault if row.heads is not None else 0)
     row = row._replace(secret=job.new, collected=collected, heads=fresh)
     if job.new_keys is not None:
-        row = yield from translated(rebuilt(row), job.new_keys)
+        row = yield from translated(partial(rebuilt, row), job.new_keys)
     columns = (job.thread, stored_id, session_column(row), collected, stored_secret(job.new))
     yield Statement("set_thread_as_stored", columns)
     return True
@@ -189,7 +190,7 @@ def recast(job: Recast) -> Program[bool]:
 def _check_head(row: ThreadRow, job: Recast) -> Program[None]:
     """What was put back from an older copy must not be sealed anew as if it were right."""
     if job.old_keys is not None:
-        yield from translated(check_whole(row, job.thread_id), job.old_keys)
+        yield from translated(partial(check_whole, row, job.thread_id), job.old_keys)
 
 
 def _checkpoints(job: Recast, names: dict[Any, str]) -> Program[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from agent_ckpt.backend import Program, Statement
 from agent_ckpt.codec import frame as framing
@@ -80,17 +80,26 @@ def check_newest(thread: ThreadRow, place: Place, newest: int | None) -> None:
         raise replayed(place, f"its newest checkpoint is the one of commit {newest or 0}, and {sealed} was sealed")
 
 
-def check_writes(thread: ThreadRow, place: Place, key: bytes | str, seqs: Iterable[int]) -> None:
-    """Compare the rows of a checkpoint's pending writes with what the thread's sealed head says of them.
+def check_writes(thread: ThreadRow, place: Place, key: bytes | str, seqs: Iterable[int]) -> bool:
+    """Compare the rows of a checkpoint and of its pending writes with what the thread's sealed head says of them.
+
+    Args:
+        seqs: of the checkpoint and of the writes.
+
+    Returns:
+        Whether that is known: of an older checkpoint, the head doesn't tell.
 
     Raises:
         SealError: when one was removed, or one put back.
     """
-    space = thread.heads.space(place.ns, thread.secret) if thread.heads is not None else None
-    if space is None or space.writes is None or key not in space.writes:
-        return
-    if heads.over(seqs) != space.writes[key]:
+    if thread.heads is None:
+        return True
+    secret = cast(Secret, thread.secret)
+    space = thread.heads.space(place.ns, secret)
+    sealed = space.sum_of(key) if space is not None else None
+    if sealed is not None and heads.total(seqs, secret) != sealed:
         raise replayed(place, "the rows of its pending writes are not those that were sealed")
+    return sealed is not None
 
 
 def replayed(place: Place, why: str) -> SealError:

@@ -100,6 +100,7 @@ class StoreKeys:
         store_id, stored: as in the store's row.
         seals_thread_ids: whether thread ids stand sealed.
         turn: after how many rotations for a compromised key its own was made.
+        secrets: by envelope, the secrets of threads that were made before.
     """
 
     def __init__(self, keyring: Keyring, store_id: bytes, stored: bytes) -> None:
@@ -112,12 +113,8 @@ class StoreKeys:
         context = seal.store_context(store_id, found.flags)
         self._store_key = keyring.unwrap(found.envelope, context, "the store")
         self._names = seal.NameCipher(self._store_key, store_id)
-        self._secrets: dict[bytes, Secret] = {}
+        self.secrets: dict[bytes, Secret] = {}
         self.ways = _WAYS[self.seals_thread_ids]
-
-    def kept(self, envelope: bytes) -> Secret | None:
-        """A thread's secret, where it was made before."""
-        return self._secrets.get(envelope)
 
     def seal_name(self, role: str, name: Any) -> Any:
         """What stands in the file for a name."""
@@ -140,7 +137,7 @@ class StoreKeys:
         return self._names.open(role, stored)
 
     def knows(self, envelope: bytes) -> bool:
-        return envelope in self._secrets or not self.keyring.remote or self.keyring.known(envelope) is not None
+        return envelope in self.secrets or not self.keyring.remote or self.keyring.known(envelope) is not None
 
     def thread_id(self, stored: Any) -> str:
         """A thread's id from what stands in the file.
@@ -164,7 +161,7 @@ class StoreKeys:
         Raises:
             KeyServiceError
         """
-        found = self._secrets.get(envelope)
+        found = self.secrets.get(envelope)
         if found is not None:
             return found
         place = Place(thread_id, "", None)
@@ -189,14 +186,15 @@ class StoreKeys:
         Args:
             address_key: the key of the thread's addresses, where blobs with addresses exist already.
         """
-        material = seal.new_keys(seal.KEY_SIZE) + (address_key or seal.new_keys(seal.ADDRESS_KEY_SIZE))
+        own = seal.new_keys(seal.KEY_SIZE)
+        material = seal.KeyBytes(own + (address_key or seal.new_keys(seal.ADDRESS_KEY_SIZE)))
         context = self.context(thread_id)
         return self._keep(seal.thread_secret(material, context, self.keyring.wrap(material, context, self.turn)))
 
     def _keep(self, made: Secret) -> Secret:
-        if len(self._secrets) >= _SECRETS_KEPT:
-            self._secrets = {}
-        self._secrets[made.envelope] = made
+        if len(self.secrets) >= _SECRETS_KEPT:
+            self.secrets = {}
+        self.secrets[made.envelope] = made
         return made
 
 

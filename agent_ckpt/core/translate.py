@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from agent_ckpt.backend import Program, Row, Statement, T
+from agent_ckpt.backend import Factory, Program, Row, Statement, T
 from agent_ckpt.codec import frame
 from agent_ckpt.core.rows import SECRET_SIZE, unsealed
 from agent_ckpt.core.storekeys import ROLES, UUID_SIZE, KeysChanged, KeysNeeded, StoreKeys, Way
@@ -13,32 +13,36 @@ from agent_ckpt.errors import SealError
 from agent_ckpt.model import Place
 
 
-def translated(program: Program[T], keys: StoreKeys) -> Program[T]:
-    """A program as it runs against a sealed file."""
-    ways = keys.ways
+def translated(factory: Factory[T], keys: StoreKeys) -> Program[T]:
+    """The program that a factory makes, as it runs against a sealed file."""
+    program = factory()
+    send, way_of = program.send, keys.ways.get
     try:
         step = next(program)
         while True:
-            way = ways.get(step.name)
+            way = way_of(step.name)
             if way is None:
-                step = program.send((yield step))
+                step = send((yield step))
                 continue
             params = step.params
             if way.run is not None and type(params[way.run]) is str:
                 yield from _check_keys(keys)
             rows = yield (_sealed(step, way, keys) if way.params else step)
-            if way.finds and (not rows or (way.found is not None and rows[0][way.found] is None)):
+            if not rows:
+                if way.finds:
+                    yield from _check_keys(keys)
+                step = send(rows)
+                continue
+            if way.found is not None and rows[0][way.found] is None:
                 # It was looked up by name and isn't there, perhaps since names are sealed otherwise now.
                 yield from _check_keys(keys)
-            if not rows or not way.opens:
-                step = program.send(rows)
-                continue
-            try:
-                opened = _opened(rows, params, way, keys)
-            except SealError:
-                yield from _check_keys(keys)
-                raise
-            step = program.send(opened)
+            if way.opens:
+                try:
+                    rows = _opened(rows, params, way, keys)
+                except SealError:
+                    yield from _check_keys(keys)
+                    raise
+            step = send(rows)
     except StopIteration as done:
         result: T = done.value
         return result
@@ -65,7 +69,7 @@ def _check_keys(keys: StoreKeys) -> Program[None]:
 
 def _opened(rows: list[Row], params: Sequence[Any], way: Way, keys: StoreKeys) -> list[Row]:
     at = way.secret
-    if at is not None and (len(rows) > 1 or keys.kept(rows[0][at]) is None):
+    if at is not None and (len(rows) > 1 or rows[0][at] not in keys.secrets):
         _fetch(rows, params, way, keys)
     return [_opened_row(row, params, way, keys) for row in rows]
 
@@ -104,5 +108,6 @@ def _opened_row(row: Row, params: Sequence[Any], way: Way, keys: StoreKeys) -> R
             raise unsealed(Place(str(thread_id), "", None), ROLES[role], why, exc.reason) from None
     if way.secret is not None:
         envelope = row[way.secret]
-        made[way.secret] = keys.kept(envelope) or keys.secret(envelope, str(made[0] if way.tells_thread else params[0]))
+        known = keys.secrets.get(envelope)
+        made[way.secret] = known or keys.secret(envelope, str(made[0] if way.tells_thread else params[0]))
     return tuple(made)

@@ -16,12 +16,13 @@ from typing import Any
 
 from agent_ckpt import AgentSaver
 from tests.bench.agents import build, take_turns
-from tests.bench.heads import Run
+from tests.bench.heads import GROWN, Run
 from tests.bench.report import Table, bytes_on_disk
 from tests.bench.savers import NullSaver
 
 TURNS = 25
 ROUNDS = 9
+ROUNDS_OF_MANY_TURNS = 3
 
 Recorded = tuple[str, tuple[Any, ...]]
 """A method's name and its arguments; the first one is the config."""
@@ -95,11 +96,12 @@ def measured(run: Run, turns: int, rounds: int) -> tuple[dict[str, list[list[flo
 
 
 def tables(run: Run) -> list[Table]:
-    turns = run.turns or TURNS
-    taken, sizes, names = measured(run, turns, ROUNDS)
+    turns = run.turns or (GROWN if run.full else TURNS)
+    rounds = ROUNDS if turns <= 2 * TURNS else ROUNDS_OF_MANY_TURNS
+    taken, sizes, names = measured(run, turns, rounds)
     table = Table(
         "sealed",
-        f"what sealing costs: the calls of {turns} turns of the agent, {ROUNDS} interleaved rounds, sync",
+        f"what sealing costs: the calls of {turns} turns of the agent, {rounds} interleaved rounds, sync",
         ["call", "calls", "plain CPU us", "sealed CPU us", "more, %"],
     )
     for name in (*sorted(set(names)), "all"):
