@@ -197,7 +197,8 @@ def test_a_whole_replacement_costs_the_new_value_once(api: Api, cost: Any) -> No
         thread.put(messages=new)
     with cost() as third:
         thread.put(messages=old)
-    assert 0.8 < second.bytes / first.bytes < 1.2
+    # Where groups end follows from addresses, so that now more of the messages stand in packs, now fewer.
+    assert 0.5 < second.bytes / first.bytes < 2
     assert third.bytes < first.bytes / 10
     assert third.blobs == 0
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent_ckpt.codec import arrays, digest, frame, tree
+from agent_ckpt.codec.collector import collector_held_off
 from agent_ckpt.codec.pack import UnpackError
 from agent_ckpt.codec.packs import Pack
-from agent_ckpt.codec.values import DecodeError, DeltaSnapshot, ValueCodec, collector_held_off
+from agent_ckpt.codec.values import DecodeError, DeltaSnapshot, ValueCodec
 from agent_ckpt.model import Entry, Ref
 
 _ARRAYS = (frame.ARRAY, frame.ARRAY_DIFF)

@@ -6,9 +6,7 @@ typed codec. With a serializer of the user's own, every value goes through that 
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -16,6 +14,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from agent_ckpt.codec import foreign, frame, messages, secrets
+from agent_ckpt.codec.collector import collector_held_off
 from agent_ckpt.codec.encoder import Encoder
 from agent_ckpt.codec.gate import Gate, UnresolvedError
 from agent_ckpt.codec.messages import STRETCH, Template
@@ -377,20 +376,6 @@ def _cycle(value: Any, path: str, inside: dict[int, str], done: set[int]) -> str
 def _where_it_repeats(value: Any, path: str) -> str | None:
     found: str | None = in_room(_cycle, value, path, {}, set())
     return found
-
-
-@contextmanager
-def collector_held_off() -> Iterator[None]:
-    """Hold Python's cyclic collector off: nothing that is built here is garbage, and its passes over
-    the new objects cost more than building them."""
-    collecting = gc.isenabled()
-    if collecting:
-        gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def _children(value: Any) -> list[tuple[str, Any]]:
