@@ -100,7 +100,7 @@ class AgentSaver(
         super().__init__(serde=serde)
         # First, and nothing but the keyring from here on: error reports show the local variables of calls.
         try:
-            keyring = keyrings.keyring_of(key)
+            keyring = keyrings.keyring_of(key) if key is not None else None
         finally:
             key = None
         self._options = opts.parse(options)
