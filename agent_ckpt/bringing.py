@@ -51,5 +51,5 @@ def plan_bringing(planning: Planning, of_writes: Planning, thread_id: str, item:
 def _task(planning: Planning, place: Place, task_id: str, path: str, own: list[Any]) -> WritesPlan:
     pairs = [(write.channel, write.value) for write in own]
     plan = planning.writes(place, _CONFIG, pairs, task_id, path, None)
-    plan.writes = [(write.idx, channel, part) for write, (_, channel, part) in zip(own, plan.writes, strict=True)]
-    return plan
+    writes = [(write.idx, channel, part) for write, (_, channel, part) in zip(own, plan.writes, strict=True)]
+    return plan._replace(writes=writes)

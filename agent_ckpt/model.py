@@ -194,8 +194,7 @@ class Body:
     state_version: int | None = None
 
 
-@dataclass(slots=True)
-class TaskWrites:
+class TaskWrites(NamedTuple):
     """What the frame of one put_writes call holds: a task's writes, in order.
 
     Attributes:

@@ -10,7 +10,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +65,7 @@ class HotThread:
         self._known: dict[bytes, Entry] = {}
         self._by_number: dict[int, Entry] = {}
         self._to_learn: list[Callable[[], None]] = []
-        self.bodies: dict[str, tuple[str | None, dict[str, tuple[Any, Ref]], int | None]] = {}
+        self.bodies: dict[str, tuple[str | None, Mapping[str, tuple[Any, Ref]], int | None]] = {}
         self.sequences: dict[tuple[str, str], State] = {}
         self.arrays: dict[tuple[str, str], KnownArray] = {}
         self.size = _BASE

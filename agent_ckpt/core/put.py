@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from agent_ckpt.backend import Program, Row, Statement
@@ -76,8 +78,7 @@ KEEP = object()
 """In place of a plan: the channel keeps the value that its parent has at the same version."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class PutPlan:
+class PutPlan(NamedTuple):
     """A checkpoint ready to be stored.
 
     Attributes:
@@ -109,8 +110,7 @@ class PutPlan:
     environment: tuple[int | None, str]
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class Written:
+class Written(NamedTuple):
     """What a write did, for the saver to remember after the commit.
 
     Attributes:
@@ -124,7 +124,7 @@ class Written:
     row: ThreadRow
     stored: bool
     assembled: Assembled | None = None
-    channels: dict[str, tuple[Any, Ref]] = field(default_factory=dict)
+    channels: Mapping[str, tuple[Any, Ref]] = MappingProxyType({})
     environment: int | None = None
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from hashlib import blake2b
+from typing import NamedTuple
 
 import xxhash
 
@@ -24,8 +24,7 @@ Pending = tuple[str, str, Ref, int | None]
 """A write in its order: task id, channel, reference, and the state version of the program that wrote it."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class WritesPlan:
+class WritesPlan(NamedTuple):
     """The writes of one put_writes call, ready to be stored.
 
     Attributes:
