@@ -250,8 +250,15 @@ def type_of(tree: Any, gate: Gate, label: str, depth: int = 0, met: list[type] |
     if kind == "generic":
         origin = type_of(rest[0], gate, label, depth + 1, met)
         if typing.Generic in getattr(origin, "__mro__", ()) and not _runs_code(origin):
-            return typing.Generic.__class_getitem__.__func__(origin, parts)  # type: ignore[attr-defined]
+            return _parametrised_generic(origin, parts)
     raise ValueError("a parameter of a class can't be read")
+
+
+def _parametrised_generic(origin: Any, parts: tuple[Any, ...]) -> Any:
+    """What Generic itself makes of a class and parameters, whatever the class does when it is asked."""
+    # From CPython 3.12 on Generic is written in C, and calls this function.
+    in_python = getattr(typing, "_generic_class_getitem", None)
+    return (in_python or typing.Generic.__class_getitem__.__func__)(origin, parts)  # type: ignore[attr-defined]
 
 
 def _parameter(name: list[Any], gate: Gate, label: str) -> type:
