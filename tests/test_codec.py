@@ -448,7 +448,7 @@ def test_writes_and_histories_come_back_whole() -> None:
         sealed = frame.seal_row(
             frame.WRITES_ROW, rows.pack_writes(task), rows.writes_coordinates(place, 5, None), "zstd", SECRET
         )
-        assert asdict(rows.open_writes(WritesRow(5, place, None, sealed, SECRET))) == asdict(task)
+        assert rows.open_writes(WritesRow(5, place, None, sealed, SECRET)) == task
     history = History({"d": (True, 5, [("t", 6, None), ("u", b"\x01\xc0", 2)], 1), "e": (False, None, [], None)})
     sealed = frame.seal_row(
         frame.HISTORY_ROW, rows.pack_history(history), rows.history_coordinates(place, 5), "zstd", SECRET

@@ -241,7 +241,9 @@ def test_a_message_that_a_task_wrote_is_stored_once(api: Api, path: Path, cost: 
     thread.put(messages=history)
 
     def messages() -> int:
-        return int(query(path, "SELECT count(*) FROM blobs WHERE substr(frame, 3, 1) = x'02'")[0][0])
+        # Those of a closed group stand in its pack.
+        mine = "substr(frame, 3, 1) = x'02' OR typeof(frame) = 'integer'"
+        return int(query(path, f"SELECT count(*) FROM blobs WHERE {mine}")[0][0])
 
     for i in range(50, 60):
         answer = message(i)
