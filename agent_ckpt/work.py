@@ -121,16 +121,20 @@ def put(
     try:
         yield from write(store, str(parent.thread_id), session, plan)
     except putting.ComparedError as stored_otherwise:
-        yield from _compare(store, place, checkpoint, stored_otherwise)
+        yield from _compare(store, place, checkpoint, stored_otherwise, session)
     return config_for(place, session)
 
 
-def _compare(store: Store, place: Place, checkpoint: Checkpoint, found: putting.ComparedError) -> Steps[None]:
+def _compare(
+    store: Store, place: Place, checkpoint: Checkpoint, found: putting.ComparedError, session: Session | None
+) -> Steps[None]:
     """Let a put pass whose checkpoint is stored with the same values in other bytes; else raise the conflict."""
     stored = yield from comparing.StoredReader(store.codec).read(place)
     ours = checkpoint["channel_values"]
     theirs = stored.checkpoint["channel_values"] if stored is not None else {}
     if not all(name in ours and name in theirs and comparing.same(ours[name], theirs[name]) for name in found.channels):
+        if session is not None:
+            session.refused = found.refused
         raise found.refused
 
 

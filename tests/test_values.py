@@ -354,6 +354,11 @@ def test_a_checkpoint_is_the_same_where_an_array_is_stored_as_a_difference(
     changed = {**found.checkpoint, "channel_values": {**found.checkpoint["channel_values"], "array": value}}
     with pytest.raises(ThreadConflictError, match="other content"):
         Api(open_saver(), form).put(parent, changed, found.metadata, {})
+    # Who was refused once stays refused.
+    restored: Any = other.get_tuple(parent)
+    for again in (changed, found.checkpoint):
+        with pytest.raises(ThreadConflictError, match="other content"):
+            other.put(restored.config, again, found.metadata, {})
     assert same(values_at(other, found.config)["array"], found.checkpoint["channel_values"]["array"])
 
 
