@@ -9,10 +9,11 @@ Names are imported when they are first used, so that `agent-ckpt --help` needs n
 
 from __future__ import annotations
 
-import gc
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from agent_ckpt.codec.collector import collector_held_off
 
 if TYPE_CHECKING:
     from agent_ckpt.codec.gate import Unresolved
@@ -227,13 +228,8 @@ def _imported(name: str) -> ModuleType:
     Nothing that an import makes is garbage, and on top of LangGraph a pass over all that is there takes as long as
     the import itself.
     """
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
+    with collector_held_off():
         return import_module(name)
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def __dir__() -> list[str]:

@@ -7,6 +7,7 @@ typed codec. With a serializer of the user's own, every value goes through that 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -183,15 +184,7 @@ class ValueCodec:
             DecodeError: when a payload can't be read.
             UnresolvedError: when a class or codec that one needs isn't there.
         """
-        try:
-            with collector_held_off():
-                return self._decode_many(bodies)
-        except _NOT_THE_BYTES:
-            raise
-        except RecursionError:
-            return self._decode_in_room(self._decode_many, bodies)
-        except Exception as exc:
-            raise DecodeError(f"{type(exc).__name__} while decoding") from exc
+        return _told(self._decode_many, bodies)
 
     def decode_pack(self, pack: Pack, numbers: Sequence[Ref]) -> list[Any]:
         """The messages in a pack, where they are those of these blobs.
@@ -200,23 +193,7 @@ class ValueCodec:
             DecodeError: when their payload can't be read.
             FrameError: when the pack isn't what was stored.
         """
-        try:
-            with collector_held_off():
-                return pack.messages(numbers)
-        except _NOT_THE_BYTES:
-            raise
-        except RecursionError:
-            return self._decode_in_room(pack.messages, numbers)
-        except Exception as exc:
-            raise DecodeError(f"{type(exc).__name__} while decoding") from exc
-
-    def _decode_in_room(self, decode: Callable[[Any], list[Any]], parts: Sequence[Any]) -> list[Any]:
-        try:
-            return in_room(decode, parts)  # type: ignore[no-any-return]
-        except _NOT_THE_BYTES:
-            raise
-        except Exception as exc:
-            raise DecodeError(f"{type(exc).__name__} while decoding") from exc
+        return _told(pack.messages, numbers)
 
     def copies(self, bodies: Sequence[bytes], known: list[Template | None]) -> tuple[list[Any], list[Template | None]]:
         """`decode_many` for bodies that are asked for again and again.
@@ -231,24 +208,20 @@ class ValueCodec:
         Raises:
             DecodeError, UnresolvedError: as `decode_many`.
         """
-        values: list[Any] = []
         templates = list(known)
-        try:
-            with collector_held_off():
-                for at in range(0, len(bodies), STRETCH):
-                    part = bodies[at : at + STRETCH]
-                    if at == len(templates) * STRETCH and len(part) == STRETCH:
-                        alike = all(body[0] == frame.MESSAGE for body in part)
-                        templates.append(messages.template([body[1:] for body in part]) if alike else None)
-                    made = templates[at // STRETCH] if len(part) == STRETCH else None
-                    values += made.make() if made is not None else self._decode_many(part)
-        except _NOT_THE_BYTES:
-            raise
-        except RecursionError:
-            return self._decode_in_room(self._decode_many, bodies), list(known)
-        except Exception as exc:
-            raise DecodeError(f"{type(exc).__name__} while decoding") from exc
-        return values, templates
+        return _told(partial(self._copies, templates), bodies), templates
+
+    def _copies(self, templates: list[Template | None], bodies: Sequence[bytes]) -> list[Any]:
+        """The values of bodies, from templates as far as these reach; new ones are added."""
+        values: list[Any] = []
+        for at in range(0, len(bodies), STRETCH):
+            part = bodies[at : at + STRETCH]
+            if at == len(templates) * STRETCH and len(part) == STRETCH:
+                alike = all(body[0] == frame.MESSAGE for body in part)
+                templates.append(messages.template([body[1:] for body in part]) if alike else None)
+            made = templates[at // STRETCH] if len(part) == STRETCH else None
+            values += made.make() if made is not None else self._decode_many(part)
+        return values
 
     def _decode_many(self, bodies: Sequence[bytes]) -> list[Any]:
         if len(bodies) <= STRETCH:
@@ -332,6 +305,24 @@ class ValueCodec:
             except Exception:
                 return self._at_fault(child, path + suffix, depth + 1, inside | {id(value)})
         return path, value
+
+
+def _told(decode: Callable[[Any], list[Any]], parts: Sequence[Any]) -> list[Any]:
+    """What decoding gives, where the program stands deep in calls too, with its errors made ours.
+
+    Raises:
+        DecodeError: when the bytes are at fault.
+    """
+    try:
+        with collector_held_off():
+            try:
+                return decode(parts)
+            except RecursionError:
+                return in_room(decode, parts)  # type: ignore[no-any-return]
+    except _NOT_THE_BYTES:
+        raise
+    except Exception as exc:
+        raise DecodeError(f"{type(exc).__name__} while decoding") from exc
 
 
 def _message(value: Any) -> bytes | None:
